@@ -1,1 +1,1 @@
-"""Masks: values that are hashed, redacted, cut or left out before anything is written."""
+"""Masks: values that are hashed, redacted, truncated or omitted before anything is written."""

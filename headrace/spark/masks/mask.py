@@ -1,14 +1,13 @@
-"""Masks: values of named paths hashed, redacted, cut or taken out of events before anything is written.
+"""Masks: values at named paths are hashed, redacted, truncated or omitted before anything is written.
 
-A rule names a path and masks every value at or below it: objects and arrays remain, each value inside is masked by
-itself. Paths go through arrays, as MongoDB's do: `items.card` is the field of each item. So masking and updating can be
-done in either order: the masked update of a masked document is the masked document.
+A rule names a path and masks every value at or below it. Objects and arrays remain, and each value in them is masked
+separately. Paths go through arrays, as in MongoDB: `items.card` is the field of each item. So masking and updating can
+be done in either order: the masked update of a masked document gives the masked document.
 
-A mask fails closed: where a document has a plain value in place of the object that a path leads through, the value is
-masked, too. It is hashed if all that the paths below would mask is hashed, otherwise redacted (null, if that is null or
-left out).
+A mask fails closed. If a document has a plain value where a path expects an object, that value is masked, too. It is
+hashed if all rules below would hash, null if all are null or omit, and otherwise redacted.
 
-    hash       HMAC-SHA-256 of the value by the job's key, as 64 digits; values that MongoDB calls equal have one hash
+    hash       HMAC-SHA-256 of the value with the job's key, as 64 digits; values equal in MongoDB have the same hash
     null       null
     omit       the field is left out
     redact     "***"
@@ -16,7 +15,8 @@ left out).
 
 A rule that masks a document's key also masks it in resume tokens, which are readable.
 
-A null is left as it is. A name that is a number may be an index, and one with dots a path: both are masked as either.
+A null is left unchanged. A name that is a number may be an index, and a name with dots may be a path: both are masked
+in either meaning.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ Action = Callable[[Any], Any]
 
 
 class MaskError(ValueError):
-    """A mask that cannot be; the message has nothing of its key."""
+    """A mask is invalid. The message has nothing of its key."""
 
 
 class _Omitted:
-    """The stand-in for a value that is left out."""
+    """The stand-in for an omitted value."""
 
 
 _OMITTED: Final = _Omitted()
@@ -59,22 +59,22 @@ _OMITTED: Final = _Omitted()
 
 @dataclass(slots=True)
 class _MaskNode:
-    """A name on the way to masked values; `action` masks all that is here."""
+    """A name on a path to masked values; `action` masks all values at and below it."""
 
     names: dict[str, _MaskNode] = field(default_factory=dict)
     action: Action | None = None
     instead: Action | None = None
-    """The action on a plain value here, in place of the object that was expected."""
+    """The action for a plain value here, where an object was expected."""
 
 
 class Mask:
-    """The rules of a job. It has the key: no text is made of it."""
+    """The rules of a job. A mask has the key, so it must not be written as text."""
 
     def __init__(
         self, rules: Mapping[tuple[str, ...], Action], fingerprint: str = "", *, in_tokens: bool = True
     ) -> None:
         self.fingerprint = fingerprint
-        """By which another mask, or another key, is known; it says nothing of the key."""
+        """The fingerprint, which differs for another mask or another key, and reveals nothing of the key."""
         self._in_tokens = in_tokens
         self._root = _MaskNode()
         for path, action in rules.items():
@@ -89,12 +89,12 @@ class Mask:
         return "Mask(...)"
 
     def document(self, document: Document) -> Document:
-        """The document, or a document key, with its values masked."""
+        """Return the document, or document key, with its values masked."""
         masked: Document = _walk(document, self._root)
         return masked
 
     def update(self, description: Document) -> Document:
-        """An `updateDescription`, or the oplog's diff (`$v: 2`), with its values masked."""
+        """Return an `updateDescription`, or the oplog's diff (`$v: 2`), with its values masked."""
         if "$v" in description:
             return {**description, "diff": _diff(description.get("diff", {}), self._root)}
         masked = dict(description)
@@ -110,7 +110,7 @@ class Mask:
         return masked
 
     def token(self, text: str) -> str:
-        """A resume token with the masked documentKey, if the mask changes that; see `rows/tokens.py`."""
+        """Return a resume token with the masked documentKey, if the mask changes the key; see `rows/tokens.py`."""
         if not self._in_tokens or not any(name in text for name in self._hex_names) or Token(text).is_masked:
             return text
         try:
@@ -121,7 +121,7 @@ class Mask:
         return text if masked == encode(key) else with_masked_key(text, encode_fields(masked)[:-1])
 
     def event(self, event: Document) -> Document:
-        """A change event, or what a row of the source is made of, with its documents and its token masked."""
+        """Return a change event, or the fields of a row of the source, with its documents and its token masked."""
         masked = dict(event)
         if isinstance(masked.get("_id"), dict) and isinstance(text := masked["_id"].get("_data"), str):
             token = self.token(text)
@@ -133,14 +133,14 @@ class Mask:
 
     @property
     def columns(self) -> dict[str, Callable[[Document], Document]]:
-        """Return the function that masks each part of an event that holds documents, by its name."""
+        """The functions that mask each part of an event that holds documents, by the part's name."""
         documents = ("documentKey", "fullDocument", "fullDocumentBeforeChange")
         updates = ("rawUpdateDescription", "updateDescription")
         return dict.fromkeys(documents, self.document) | dict.fromkeys(updates, self.update)
 
     @property
     def hashes_keys(self) -> bool:
-        """Whether `_id`, or something in it, is hashed: the server finds no document by such a key."""
+        """Whether `_id`, or a value in it, is hashed: the server finds no document by such a key."""
         return "_id" in self._root.names
 
     def _omits(self, path: str) -> bool:
@@ -149,9 +149,10 @@ class Mask:
 
 
 def parse_mask(text: str, secret: Callable[[str], str], *, in_tokens: bool = True) -> Mask | None:
-    """The mask that an option describes as JSON; None if it masks nothing. `secret` gives the key by its reference.
+    """Return the mask that an option describes as JSON; None if it masks nothing. `secret` resolves the key's
+    reference.
 
-    `in_tokens`: of resume tokens as well. Raises MaskError.
+    `in_tokens`: mask resume tokens as well. Raise MaskError.
     """
     given = _parsed(text)
     rules: dict[tuple[str, ...], Action] = {}
@@ -178,7 +179,7 @@ def parse_mask(text: str, secret: Callable[[str], str], *, in_tokens: bool = Tru
 
 
 def _check_numbers(rules: Mapping[tuple[str, ...], Action]) -> None:
-    """Raises MaskError where one path has a number, which may be an index, and another a name in its place."""
+    """Raise MaskError if one path has a number, which may be an index, where another has a name."""
     names: dict[tuple[str, ...], set[bool]] = {}
     for path in rules:
         for depth, step in enumerate(path):
@@ -188,7 +189,7 @@ def _check_numbers(rules: Mapping[tuple[str, ...], Action]) -> None:
 
 
 def omitting(paths: list[str]) -> Mask | None:
-    """The mask that leaves out these paths, of documents only. Raises MaskError."""
+    """Return the mask that omits these paths, in documents only. Raise MaskError."""
     return parse_mask(json.dumps({"omit": paths}), lambda _: "", in_tokens=False) if paths else None
 
 
@@ -257,11 +258,11 @@ def _redact(_: Any) -> str:
 
 
 _REPLACING: Final[dict[str, Action]] = {"hash": _redact, "null": _null, "redact": _redact}
-"""`hash` gets its function with the key."""
+"""The actions but for truncate and omit; `hash` gets its function with the key."""
 
 
 def _at(node: _MaskNode, name: str) -> _MaskNode | None:
-    """The node that the name, or the path, leads to; None where nothing is masked at or below it."""
+    """Return the node at the name or path; None if nothing at or below it is masked."""
     if node.action is not None:
         return node
     for step in name.split("."):
@@ -286,12 +287,12 @@ def _walk(value: Any, node: _MaskNode) -> Any:
 
 
 def _of_item(node: _MaskNode, index: str) -> _MaskNode:
-    """The node of an array's item: that of its index, if a path names it, otherwise the array's."""
+    """Return the node of an array's item: the node of its index, if a path names it, otherwise the array's node."""
     return node.names.get(index, node)
 
 
 def _set_instead(node: _MaskNode) -> set[Action]:
-    """Set `instead` of the node and all below it; return the actions that are there."""
+    """Set `instead` of the node and of all nodes below it; return their actions."""
     if node.action is not None:
         return {node.action}
     actions = set[Action]().union(*map(_set_instead, node.names.values()))
@@ -303,7 +304,7 @@ def _set_instead(node: _MaskNode) -> set[Action]:
 
 
 def _fields(document: Document, node: _MaskNode) -> Document:
-    """The fields, whose names may be paths, with what the node masks of them."""
+    """Return the fields, whose names may be paths, masked by the node."""
     masked: Document = {}
     for name, value in document.items():
         below = _at(node, name)
@@ -323,11 +324,11 @@ def _masked(value: Any, action: Action) -> Any:
         return {name: _masked(item, action) for name, item in value.items()}
     return (
         None if action is _omit else action(value)
-    )  # an item of an array is not left out: the others keep their index
+    )  # an item of an array is not omitted, so that the other items keep their index
 
 
 def _diff(diff: Document, node: _MaskNode) -> Document:
-    """A diff of the object or the array at the node."""
+    """Return the masked diff of the object or the array at the node."""
     if diff.get("a") is True:
         return _array_diff(diff, node)
     masked: Document = {}

@@ -1,4 +1,4 @@
-"""Masks on columns of events: of BSON, with their tokens, as workers read them; of Extended JSON, as sinks get them."""
+"""Masks on columns of events: BSON columns and tokens on workers, and Extended JSON columns in sinks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TOKEN: Final = "token"
 
 
 def masked_bson(batch: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
-    """The batch of BSON columns with its values, and its tokens, masked; a mark for a document that is not held."""
+    """Return the batch of BSON columns with values and tokens masked; a mark replaces a document that is not held."""
 
     def changed(column: pa.Array, function: Callable[[Document], Document]) -> pa.Array:
         return pa.array([None if data is None else one(data, function) for data in column.to_pylist()], column.type)
@@ -38,7 +38,7 @@ def masked_bson(batch: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
 
 
 def masked_texts(table: pa.Table, mask: Mask) -> pa.Table:
-    """The table of Extended JSON columns with its values masked."""
+    """Return the table of Extended JSON columns with its values masked."""
     for name, function in _functions(mask).items():
         if name in table.column_names:
             texts = [None if text is None else dumps(function(loads(text))) for text in table.column(name).to_pylist()]
@@ -49,5 +49,5 @@ def masked_texts(table: pa.Table, mask: Mask) -> pa.Table:
 
 
 def _functions(mask: Mask) -> dict[str, Callable[[Document], Any]]:
-    """Return the mask of each column. `other` holds what has no column of its own, or not with such a value."""
+    """Return the mask of each column. `other` has fields without a column, or with another type than their column's."""
     return {**mask.columns, _OTHER: mask.event}
