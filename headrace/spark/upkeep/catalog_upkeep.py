@@ -1,8 +1,8 @@
-"""Upkeep of a table in one of Spark's catalogs: small files are joined, by Delta's or Iceberg's own statement.
+"""Upkeep of a table in one of Spark's catalogs: Delta's or Iceberg's own statement joins small files.
 
-Such a commit is not one of ours: the position is found after it (`tables/catalog/catalog_table.py`). No other step is
-taken. What removes old versions is the owner's to run, who knows the readers; and it may remove the commit that has the
-position.
+Such a commit has no position of this program; the position is found in the commits before it
+(`tables/catalog/catalog_table.py`). Nothing else is done. Removing old versions is left to the table's owner, who knows
+the readers: it may also remove the commit with the position.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class CatalogUpkeep:
-    """The upkeep of the table with this name. `location` is the name, which identifies the table."""
+    """The upkeep of the table with this name. `location` is also the name, which identifies the table."""
 
     def __init__(self, name: str, options: UpkeepOptions, get_session: Callable[[], SparkSession]) -> None:
         self.location, self.options = name, options
         self._table = CatalogTable(name, "token STRING", get_session)
 
     def run(self, *, stop: Callable[[], bool] = lambda: False, thorough: bool = False) -> UpkeepReport:
-        """Joins small files, in one commit or none; there may be no table yet. Raises NotAMirror for one of no sink."""
+        """Join small files, in up to one commit; the table need not exist. Raise NotAMirror for a table of no sink."""
         clock = SystemClock()
         begun = clock.monotonic_ms()
         joined = 0

@@ -1,11 +1,11 @@
 """Upkeep of one Delta table: rows past their time, small files, files of old versions, the log, its statistics.
 
-What must hold: each step is one commit, or removes only what no reader of the last versions needs, so that a process
-may end anywhere; and each commit carries the position of the one before, so that the table's sink continues after it as
-if nothing had been. It is run by the table's one writer, between two batches.
+Rule: each step is one commit, or removes only files that no reader of recent versions needs, so the process may end
+anywhere. Each commit repeats the position of the commit before it, so the table's sink continues after it as if nothing
+had happened. The table's one writer runs the upkeep, between two batches.
 
-Why the log is cut by the number of its commits: each commit and each look at the table list the log's folder. At a
-batch a second that would be 86,400 files a day, and a second of CPU for each batch.
+Why the log is cut by the number of its commits: each commit, and each look at the table, lists the log's folder. At a
+batch per second the folder would get 86,400 files a day, and listing them a second of CPU for each batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _STATISTICS: Final = {
     "history": ("_id", "token", "until", "since", "ended", "server"),
     "mirror": ("_id", "token", "server"),
 }
-"""The columns by which readers pass over files. By default each commit has the bounds of all, of documents as well."""
+"""The columns whose statistics let readers skip files. By default each commit has bounds of all columns, even of
+documents."""
 _STATISTICS_KEY: Final = "delta.dataSkippingStatsColumns"
 _TOMBSTONES_KEY: Final = "delta.deletedFileRetentionDuration"
 _HOUR: Final = 3600
@@ -50,12 +51,12 @@ class UpkeepReport:
     vacuumed_files: int = 0
     log_files: int = 0
     skipped_bytes: int = 0
-    """The bytes of small files that are too many for the time between two batches."""
+    """The bytes of small files that are too many to join between two batches."""
     ms: int = 0
 
     @property
     def did_something(self) -> bool:
-        """Whether there was anything to do, or to say."""
+        """Whether any work was done, or files were skipped."""
         return any(getattr(self, each.name) for each in fields(self) if each.name not in {"ms", "table"})
 
     def __str__(self) -> str:
@@ -72,9 +73,9 @@ class UpkeepReport:
 
 
 class DeltaUpkeep:
-    """The upkeep of the table that a sink of this kind has at the location; there may be none yet.
+    """The upkeep of the table that a sink of this kind has at the location; it need not exist yet.
 
-    Joined rows are sorted by the columns `cluster`, as long as that is no more than can be done between two batches.
+    Joined rows are sorted by the columns `cluster`, unless that takes too long between two batches.
     """
 
     def __init__(self, location: TableLocation, kind: str, options: UpkeepOptions, cluster: Sequence[str] = ()) -> None:
@@ -86,9 +87,9 @@ class DeltaUpkeep:
     def run(
         self, *, stop: Callable[[], bool] = lambda: False, thorough: bool = False, now_ms: int | None = None
     ) -> UpkeepReport:
-        """Does what there is to do, step by step until `stop`; `thorough` however long a step takes.
+        """Do the upkeep that is due, step by step until `stop`; with `thorough`, however long a step takes.
 
-        Raises NotAMirror for a table that this program did not make.
+        Raise NotAMirror for a table that this program did not make.
         """
         clock = SystemClock()
         begun = clock.monotonic_ms()
@@ -119,18 +120,18 @@ class DeltaUpkeep:
     def _set_properties(self) -> None:
         table = self._table()
         there = table.metadata().configuration
-        # A file that was removed stays listed for longer than it is retained, or it would never be deleted.
+        # A removed file must stay listed for longer than it is retained; otherwise it would never be deleted.
         seconds = self.options.retain_seconds + 2 * self.options.every_seconds + _DAY
         wanted = {_TOMBSTONES_KEY: f"interval {seconds} seconds"}
         names = {field.name for field in table.schema().fields}
-        # Typed columns are what people filter by.
+        # Typed columns keep all statistics, because users filter by them.
         if _STATISTICS_KEY not in there and names & {"document", "fullDocument"}:
             wanted[_STATISTICS_KEY] = ",".join(name for name in _STATISTICS[self._kind] if name in names)
         if any(there.get(name) != value for name, value in wanted.items()):
             table.alter.set_table_properties(wanted, commit_properties=_carried(table))
 
     def _remove_rows(self, report: UpkeepReport, now_s: int) -> None:
-        """Deletes rows older than `keep`, once there are some that are older by a tenth, or a day, more."""
+        """Delete rows older than `keep`, once some are older by another tenth of `keep`, or by a day."""
         keep = self.options.keep_seconds
         assert keep is not None
         table = self._table()
@@ -147,7 +148,7 @@ class DeltaUpkeep:
         target = self.options.target_bytes
         small: dict[str, list[int]] = {}
         for action in _actions(table):
-            # A file of three quarters of the target is as good as one of the target.
+            # A file of three quarters of the target size counts as large enough.
             if action["size_bytes"] < target * 3 // 4:
                 small.setdefault(str(action.get("partition")), []).append(action["size_bytes"])
         count = sum(len(sizes) for sizes in small.values() if len(sizes) > 1)
@@ -165,9 +166,10 @@ class DeltaUpkeep:
         report.compacted_files = int(metrics["numFilesRemoved"])
 
     def _vacuum(self, report: UpkeepReport, thorough: bool) -> None:
-        """Removes files of no version younger than `retain`. The first time also what the log does not know.
+        """Remove files of no version younger than `retain`. The first time, also remove files that the log does not
+        know.
 
-        The latter not if there is more in the folder than files of this table: a checkpoint, another table.
+        Unknown files stay if the folder has other files than this table's, such as a checkpoint or another table.
         """
         table = self._table()
         hours, full = self.options.retain_seconds // _HOUR, thorough or not self._ran
@@ -182,7 +184,7 @@ class DeltaUpkeep:
             report.vacuumed_files = len(removed)
 
     def _cut_log(self, report: UpkeepReport, now_s: int) -> None:
-        """Removes the log of versions that are older than `retain`, or before the last `commits`."""
+        """Remove the log of versions that are older than `retain`, or before the last `commits`."""
         table, location = self._table(), self._open_table.location
         if table.version() < limits.UPKEEP_COMMIT_COUNT_MIN:
             return
@@ -195,7 +197,7 @@ class DeltaUpkeep:
 
 
 def _carried(table: DeltaTable, *, removed: str = "") -> CommitProperties:
-    """The metadata of the newest commit of a sink, for the next; `removed` is the token before which rows go."""
+    """Return the metadata of a sink's newest commit, for the next one; `removed` is the token before which rows go."""
     commit = newest_commit(table)
     if commit is None:
         raise NotAMirror(f"the Delta table {table.table_uri} has no commit of this program")
@@ -207,16 +209,16 @@ def _carried(table: DeltaTable, *, removed: str = "") -> CommitProperties:
 
 
 def _time_column(table: DeltaTable, kind: str) -> tuple[str, str]:
-    """The column with the token by which a row's age is known, and the condition of the rows that may go."""
+    """Return the column whose token shows a row's age, and the condition for rows that may be removed."""
     if kind != "history":
         return "token", ""
-    # The columns of a typed history are named apart from those of documents.
+    # In a typed history the table's own columns have a prefix.
     prefix = "_" if any(field.name == "_until" for field in table.schema().fields) else ""
     return f"{prefix}until", f"{prefix}current = false and "
 
 
 def _is_of_table(name: str) -> bool:
-    """Whether a file of this name, relative to the table, can be one that was written to the table: in a partition."""
+    """Whether a file with this name, relative to the table, may be a file of the table, perhaps in a partition."""
     *folders, file = name.split("/")
     return file.endswith(".parquet") and all("=" in folder for folder in folders)
 
@@ -232,7 +234,7 @@ def _actions(table: DeltaTable) -> list[dict[str, Any]]:
 
 
 def _least(table: DeltaTable, column: str) -> list[str]:
-    """The least values of the column in the files that say so."""
+    """Return the smallest values of the column, from the files with such statistics."""
     flat = pa.table(table.get_add_actions(flatten=True))
     name = f"min.{column}"
     return [value for value in flat[name].to_pylist() if value] if name in flat.column_names else []

@@ -1,4 +1,4 @@
-"""The files of a Delta table's log, by version: which can go, and removing them."""
+"""The files of a Delta table's log, by version: which can be removed, and removing them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _VERSION: Final = re.compile(r"(\d{20})\.(.+)")
 
 
 def cut_of(location: TableLocation, oldest: int, time_s: int) -> int | None:
-    """The version before which the log can go; None if nothing can.
+    """Return the version before which the log can be removed; None if nothing can be.
 
-    It is the last one that has a checkpoint and is not after `oldest`, or was made before `time_s`: whatever is read
-    from then on begins with it.
+    It is the last version with a checkpoint that is not after `oldest`, or that was made before `time_s`. Every later
+    read begins with that checkpoint.
     """
     checkpoints = {}
     for info in _log(location):
@@ -29,7 +29,7 @@ def cut_of(location: TableLocation, oldest: int, time_s: int) -> int | None:
 
 
 def remove_log_before(location: TableLocation, cut: int) -> int:
-    """Removes the log of all versions before `cut`, oldest first; how many files."""
+    """Remove the log of all versions before `cut`, oldest first. Return the number of files."""
     names = sorted(info.base_name for info in _log(location))
     old = [name for name in names if (matched := _VERSION.fullmatch(name)) and int(matched[1]) < cut]
     for name in old:

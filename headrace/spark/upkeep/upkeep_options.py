@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class UpkeepOptions:
-    """See `[sink.upkeep]` (`sinks/sink_model.py`). `keep_seconds` None: rows stay for ever."""
+    """See `[sink.upkeep]` (`sinks/sink_model.py`). `keep_seconds` is None if rows stay forever."""
 
     every_seconds: int = 600
     target_bytes: int = 128_000_000
