@@ -1,4 +1,4 @@
-"""Whether a sink holds what its source says, at one token, while writers write."""
+"""Checks that a sink equals its source, at one token, while clients write."""
 
 from headrace.spark.verify.compare_mirror import compare
 

@@ -1,7 +1,7 @@
-"""Whether a log of events (`changes`, `parquet`) has every event of its range once, as the server reports them now.
+"""Checks that a log of events (`changes`, `parquet`) has every event of its range once, as the server reports them now.
 
-Only what the server's oplog still has can be compared: the range is from the log's last snapshot, or its first event,
-to the log's position. Of several servers each one's events are compared by themselves.
+Only events that are still in the server's oplog can be compared. So the range goes from the log's last snapshot, or its
+first event, to the log's position. With several servers, the events of each are compared separately.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from headrace.spark.tables.progress import Progress
 
 Document = dict[str, Any]
 Counted = Callable[[int, int], object]
-"""Called with how many documents or events have been read, and how many rows the table has."""
+"""Called with the number of documents or events read so far, and the number of rows in the table."""
 
 
 def ignored(done: int, total: int) -> None:
-    """The `Counted` of a caller that does not ask."""
+    """Do nothing: the `Counted` of a caller that needs no counts."""
 
 
 _SNAPSHOTS = frozenset({SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END})
@@ -37,7 +37,8 @@ _SNAPSHOTS = frozenset({SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END})
 class LogComparison:
     """Counts of both sides in the range, and the tokens that the log lacks, has in addition, or has twice.
 
-    `other_count`: the rows outside of the range, which nothing is compared with: those of a snapshot, and before it.
+    `other_count` counts rows that are not compared because they are outside the range: rows of a snapshot, and rows
+    before it.
     """
 
     event_count: int
@@ -47,7 +48,7 @@ class LogComparison:
     duplicates: tuple[str, ...] = ()
     other_count: int = 0
     compared: bool = True
-    """False: the range is empty, as the log has nothing but the beginning of a snapshot."""
+    """False if the range is empty: the log has only the beginning of a snapshot."""
 
     @property
     def equal(self) -> bool:
@@ -64,7 +65,7 @@ class LogComparison:
 
 
 def compare_log(log: EventLog, options: SourceOptions, counted: Counted = ignored) -> LogComparison:
-    """Compares the range on both sides. Raises PositionLost if the server no longer has all of it."""
+    """Compare the range on both sides. Raise PositionLost if the server no longer has all of it."""
     progress, table = log.progress(), log.read()
     if not options.others:
         return _compared(table, progress, options, progress.removed, counted)
@@ -88,13 +89,13 @@ def compare_log(log: EventLog, options: SourceOptions, counted: Counted = ignore
 def _compared(
     table: pa.Table, progress: Progress, options: SourceOptions, removed: str, counted: Counted
 ) -> LogComparison:
-    """Compare one server; rows before `removed` have left the log. Tokens are compared as the mask leaves them."""
+    """Compare one server; rows before `removed` have left the log. Tokens are compared in masked form."""
     masked = options.mask.token if options.mask else str
     kinds, tokens = (column.to_pylist() for column in table.select(["operationType", "token"]).columns)
     events = sorted(masked(token) for kind, token in zip(kinds, tokens, strict=True) if kind not in _SNAPSHOTS)
     start = max(progress.begun or (events[0] if events else progress.token), removed)
     row_tokens = [token for token in events if token > start]
-    # The log of one of several collections has what is of a collection only.
+    # The log of one of several collections has only events of that collection.
     of_collection = bool(options.collections)
     mongodb, last = MongoDBStream(options), Token(progress.token)
     end = mongodb.end_at(last.time) if last.is_masked else last

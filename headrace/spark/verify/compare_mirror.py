@@ -1,9 +1,9 @@
-"""Whether a mirror and its collection are equal at one token, and which documents are not.
+"""Checks that a mirror and its collection are equal at one token, and finds the documents that are not.
 
-Rule: both sides are brought to the same token, so that the answer is right while writers write and however far the
-mirror lags. The mirror's rows are as of its own token; the collection is read in chunks, each row true at a token
-of its own (`timetravel/snapshot.py`); then the events up to one last token are applied to both, to each
-row those that are newer than it.
+Rule: both sides are brought to the same token, so the answer is right while clients write, however far the mirror lags.
+The mirror's rows are valid at its own token. The collection is read in chunks, each row with the token at which it is
+valid (`timetravel/snapshot.py`). Then the events up to one last token are applied to both sides, to each row those that
+are newer than it.
 
 Limit: the table's documents are in memory, once where both sides are equal.
 """
@@ -42,12 +42,12 @@ from headrace.values.order import sort_key
 
 CHUNK_ROWS: Final = 10_000
 _ATTEMPTS: Final = 3
-# Where a row of the source has them.
+# The positions of these columns in a row of the source.
 _TOKEN: Final = COLUMNS.index("token")
 _DOCUMENT: Final = COLUMNS.index("fullDocument")
 _DIVERGED: Final = "(diverged)"
 _NOT_HELD: Final = "(not held)"
-"""The text of a collection's document that a table cannot hold, which equals none in a table."""
+"""The text for a collection's document that a table cannot hold; it equals no text in a table."""
 
 Document = dict[str, Any]
 DocumentTexts = dict[str, str]
@@ -58,7 +58,7 @@ class CollectionUnstable(RuntimeError):
 
 
 class MirroredCollection(Protocol):
-    """The pair that is compared: a collection of the server at `uri`, and the table that is to be equal to it."""
+    """The pair to compare: a collection of the server at `uri`, and the table that should equal it."""
 
     @property
     def uri(self) -> str: ...
@@ -71,7 +71,7 @@ class MirroredCollection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MirrorComparison:
-    """Counts of both sides and of what is not equal, at `token`; the first few keys of each kind by name."""
+    """Counts of both sides and of unequal documents, at `token`, with the first few keys of each kind."""
 
     document_count: int
     row_count: int
@@ -96,12 +96,12 @@ class MirrorComparison:
 
 
 def compare(mirror: MirroredCollection, masks: Sequence[Mask] = (), counted: Counted = ignored) -> MirrorComparison:
-    """Compares at the server's present; two documents are equal when their BSON is, type by type.
+    """Compare at the server's present time; two documents are equal if their BSON is, type by type.
 
-    A mirror that lags is compared as it will be when it has caught up, unless a drop or a rename lies between:
-    raises CollectionUnstable then, and when it is written to all the time; NotAMirror if nothing was mirrored yet.
-    `masks` are those of the mirror's documents: the collection's are masked in the same way. `counted` is called with
-    how many documents have been read, and how many rows there are.
+    A mirror that lags is compared as it will be when it has caught up. Raise CollectionUnstable if a drop or a rename
+    is in between, or if the mirror is written to all the time; NotAMirror if nothing was mirrored yet. `masks` are the
+    masks of the mirror's documents; the collection's documents are masked in the same way. `counted` is called with the
+    number of documents read so far, and the number of rows.
     """
     return compare_table(mirror.uri, mirror.database, mirror.collection, mirror.table(), masks, counted)
 
@@ -110,7 +110,7 @@ def compare_table(
     uri: str, database: str, collection: str, mirror: ReadMirror, masks: Sequence[Mask] = (),
     counted: Counted = ignored,
 ) -> MirrorComparison:  # fmt: skip
-    """As `compare`, of a collection of the server at `uri` and the table that is to be equal to it."""
+    """Compare as `compare` does: a collection of the server at `uri`, and the table that should equal it."""
     described = description_option(uri, database, collection)
     options = SourceOptions(uri, database, collection)
     feed = MongoDBStream(replace(options, stream=dict.fromkeys(described, True)))
@@ -138,7 +138,7 @@ def compare_table(
 def _collection(
     snapshot: Snapshot, rows: Mapping[str, MirrorRow], masks: Sequence[Mask], counted: Counted
 ) -> dict[str, MirrorRow]:
-    """The documents, each at its token. Equal texts share memory."""
+    """Return the documents, each with its token. Equal texts share memory."""
     documents: dict[str, MirrorRow] = {}
     for chunk in snapshot.chunks(CHUNK_ROWS):
         for read in snapshot.read(chunk):
@@ -161,7 +161,7 @@ def _masked_event(event: Document, masks: Sequence[Mask]) -> Document:
 
 
 def _advanced(rows: Mapping[str, MirrorRow], events: Iterable[Row], state: MirrorState, not_held: str) -> DocumentTexts:
-    """The documents' texts by key after the events; `_DIVERGED` for one to which an event does not apply.
+    """Return the documents' texts by key after the events; `_DIVERGED` if an event does not apply.
 
     `not_held` is the text of a document whose last events have BSON that a table cannot hold.
     """
@@ -191,9 +191,9 @@ def _advanced(rows: Mapping[str, MirrorRow], events: Iterable[Row], state: Mirro
 
 
 def _since_marks(rows: list[Row]) -> list[Row] | None:
-    """The rows of a document from the one on that brings it as it is, if a row before it is not held; None without one.
+    """Return a document's rows, after an unheld row only from the next row that brings the document; None without one.
 
-    The same list if all rows are held; an empty one if the document was deleted.
+    Return the same list if all rows are held, and an empty one if the document was deleted.
     """
     later: list[Row] | None = rows
     for number, row in enumerate(rows):
@@ -223,12 +223,12 @@ def _compared(left: DocumentTexts, right: DocumentTexts, duplicates: int, token:
 
 
 def _first(keys: Iterable[str]) -> tuple[str, ...]:
-    """The first few of the keys, in MongoDB's order."""
+    """Return the first few keys, in MongoDB's order."""
     return tuple(sorted(keys, key=lambda key: sort_key(loads(key)))[: limits.DIFFERENCE_COUNT_MAX])
 
 
 def _row(event: Document) -> Row:
-    """The fields of an event that `fold` reads."""
+    """Return the fields of an event that `fold` reads."""
     described = event.get("rawUpdateDescription", event.get("updateDescription"))
     document = event.get("fullDocument")
     return Row(

@@ -1,4 +1,4 @@
-"""The tables of sinks as `verify` reads them: as a mirror's rows and state, whatever kind of table it is."""
+"""The tables of sinks as `verify` reads them: as a mirror's rows and state, whatever the kind of table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ReadTable:
 
 
 def rows_of_server(mirror: ReadMirror, server: str) -> ReadTable:
-    """The rows that a mirror of several servers has of one."""
+    """Return the rows of one server in a mirror of several."""
 
     def read() -> pa.Table:
         rows = mirror.read()
@@ -46,7 +46,7 @@ def rows_of_server(mirror: ReadMirror, server: str) -> ReadTable:
 
 
 def current_versions(history: VersionTable, server: str = "") -> ReadTable:
-    """A history's current versions; of one of its servers, if it has several."""
+    """Return a history's current versions; with several servers, those of one server."""
 
     def state() -> MirrorState:
         progress = history.progress().of_server(server or None)
@@ -60,7 +60,7 @@ def current_versions(history: VersionTable, server: str = "") -> ReadTable:
 
 
 def snapshot_of(log: EventLog) -> ReadTable:
-    """The snapshot with which a log without later events ends."""
+    """Return the snapshot at the end of a log that has no later events."""
 
     def state() -> MirrorState:
         token = log.progress().token
@@ -76,7 +76,7 @@ def snapshot_of(log: EventLog) -> ReadTable:
 
 
 def complete_copy(copy: MongoMirror) -> ReadTable:
-    """A copy on a server, whose state is told when no commit is being done. Raises CollectionUnstable."""
+    """Return a copy on a server; its state waits until no commit is running. Raise CollectionUnstable."""
 
     def state() -> MirrorState:
         clock, pause = SystemClock(), threading.Event()
@@ -91,9 +91,9 @@ def complete_copy(copy: MongoMirror) -> ReadTable:
 
 
 def at_position(table: ReadMirror, token: str) -> ReadTable:
-    """The table of one of several collections, which had no event since its own position up to the job's, `token`.
+    """Return the table of one of several collections, without events from its own position to the job's, `token`.
 
-    Its state is that of the job's position, after which a stream of the collection can be opened.
+    Its state has the job's position; a stream of the collection can be opened after that position.
     """
 
     def state() -> MirrorState:
