@@ -10,10 +10,10 @@ from typing import Final
 # The last line of a traceback in a message of Spark's: `module.Kind: text`.
 _RAISED: Final = re.compile(r"^(?:\w+\.)*([A-Z]\w*): (.+)$", re.MULTILINE)
 
-# With which errors of object stores begin the lines of their causes, in colour.
+# The marks that begin the lines of causes in errors of object stores, and colour codes.
 _MARKS: Final = re.compile(r"\x1b\[[\d;]*m|↳")
 
-# The user and password of a connection string, and options of it that hold secrets.
+# The user and password of a connection string, and its options that hold secrets.
 _CREDENTIALS: Final = re.compile(r"((?:mongodb|postgresql|mysql|mariadb|oracle|mssql)(?:\+\w+)?://)[^\s\"'/?]*@")
 _SECRETS: Final = re.compile(
     r"((?:tlsCertificateKeyFilePassword|sslPEMKeyPassword|authMechanismProperties)=)[^&\s\"']*", re.IGNORECASE
@@ -21,7 +21,7 @@ _SECRETS: Final = re.compile(
 
 
 def redacted(text: str) -> str:
-    """The text without the credentials of connection strings in it."""
+    """Return the text without the credentials of connection strings in it."""
     return _SECRETS.sub(r"\1***", _CREDENTIALS.sub(r"\1", text))
 
 
@@ -34,14 +34,14 @@ class OptionError(ValueError):
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """Return what ends the message about a wrong word: the nearest of the right ones, or nothing if none is near."""
+    """Return the end of the message about a wrong word: the nearest right word, or nothing if none is near."""
     by_lower = {each.lower(): each for each in words if isinstance(each, str)}
     near = get_close_matches(word.lower(), by_lower, 1)
     return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
 
 
 def error_line(error: Exception) -> str:
-    """The error as `Kind: text`; of a failed query, the Python exception in it, without query plans and topologies."""
+    """Return the error as `Kind: text`; for a failed query, its Python exception without query plans and topologies."""
     kind, text = type(error).__name__, str(error)
     _, traceback, rest = text.partition("Traceback (most recent call last):")
     raised = _RAISED.findall(rest.partition("=== Streaming Query ===")[0]) if traceback else []

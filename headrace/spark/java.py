@@ -1,6 +1,6 @@
 """`python -m headrace.spark.java`: prints a JAVA_HOME for `spark-submit` and the other programs that come with Spark.
 
-They always ask Java for a module that the one from pip does not have (only MLlib would use it); see
+These programs always request a Java module that the Java from pip lacks (only MLlib would use it); see
 `headrace.spark.session.java.home_for_spark`.
 """
 

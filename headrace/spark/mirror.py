@@ -58,7 +58,7 @@ class Mirror:
         local_folder(self.path)
 
     def table(self) -> MirrorTable:
-        """The table, which the first batch creates."""
+        """Return the table, which the first batch creates."""
         return open_mirror_table(self.path, self.kind, buckets=self.buckets)
 
     @property
@@ -67,7 +67,7 @@ class Mirror:
         return self.path.absolute() / "_checkpoint"
 
     def job(self, *, every: str | None, spark: Mapping[str, Any] | None = None) -> Job:
-        """The job that `catch_up` (`every` is None) and `follow` run."""
+        """Return the job that `catch_up` (`every` is None) and `follow` run."""
         return Job(
             name=f"mirror {self.database}.{self.collection}",
             checkpoint=self.checkpoint,
@@ -88,11 +88,11 @@ class Mirror:
 def catch_up(
     mirror: Mirror, *, session: SparkSession | None = None, listener: Listener | None = None, quick: bool = False
 ) -> None:
-    """Brings the table up to the collection as it is now, and returns.
+    """Bring the table up to the collection as it is now, and return.
 
-    `session` is Spark's, by default the process's own, which is started if there is none: with `quick` it starts
-    sooner and runs slower, for small collections. `listener` is called with a report after each batch's commit. Raises
-    what stopped the job; JobRunning if another process runs it.
+    `session` is Spark's. By default it is the process's own, which is started if there is none: with `quick` it starts
+    sooner and runs slower, for small collections. `listener` is called with a report after each batch's commit. Raise
+    the error that stopped the job; JobRunning if another process runs it.
     """
     run_job(mirror.job(every=None, spark={"quick": quick}), session=session, listener=listener, report=_ignore)
 
@@ -101,19 +101,20 @@ def follow(
     mirror: Mirror, stop: threading.Event, *, session: SparkSession | None = None, every: str = "0 seconds",
     listener: Listener | None = None,
 ) -> None:  # fmt: skip
-    """As `catch_up`, but runs until `stop` is set, then finishes the current batch; batches are `every` apart."""
+    """Keep the table equal as `catch_up` does, until `stop` is set; then finish the current batch. Batches are `every`
+    apart."""
     run_job(mirror.job(every=every), stop=stop, session=session, listener=listener, report=_ignore)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Quotes no password where the command line is wrong."""
+    """A parser whose error messages contain no password."""
 
     def error(self, message: str) -> NoReturn:
         super().error(redacted(message))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the job as a program; on SIGTERM and SIGINT it finishes the current batch and ends."""
+    """Run the job as a program; on SIGTERM and SIGINT finish the current batch and end."""
     parser = _Parser(prog="python -m headrace.spark.mirror", description="Keep a table equal to a collection.")
     parser.add_argument("--uri", required=True, help="connection string of the server, or env:NAME, file:PATH")
     parser.add_argument("--database", required=True, help="the collection's database")
