@@ -1,1 +1,1 @@
-"""One file per command; `table.py` lists them all. Plain functions: they never await."""
+"""The commands, one file each, as plain functions that never await. `table.py` lists them all."""

@@ -44,7 +44,7 @@ DATA_COMMANDS: Final = sorted(
 
 
 def _by_name() -> dict[str, Command]:
-    """Every spelling of every command."""
+    """Return all commands by name, with every spelling."""
     table: dict[str, Command] = {}
     for command in (*STATIC_COMMANDS.values(), *DATA_COMMANDS):
         for name in (command.name, *command.aliases):
@@ -58,5 +58,5 @@ TEST_COMMANDS: Final = {command.name: command for command in (*api_commands.COMM
 
 
 def commands_for(options: ServerOptions) -> dict[str, Command]:
-    """The commands that a server with these options has."""
+    """Return the commands of a server with these options."""
     return COMMANDS | TEST_COMMANDS if options.enable_test_commands else COMMANDS

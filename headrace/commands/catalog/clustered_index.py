@@ -1,4 +1,4 @@
-"""The option `clusteredIndex`: as a client may send it, as it is stored, and what goes with it.
+"""The option `clusteredIndex`: as clients send it, as it is stored, and its checks against other options.
 
 Source: MongoDB's documentation of clustered collections; its codes.
 """
@@ -30,7 +30,7 @@ FIELD: Final[Field[Any]] = Field(OPTION, FieldType(("bool", "object")), None, ch
 
 
 def clustered_index(value: Any) -> dict[str, Any] | None:
-    """The option as it is stored; None for `false`. Raises 197, 5979700, 5979703 and 5979704."""
+    """Return the option as it is stored; None for `false`. Raise 197, 5979700, 5979703 or 5979704."""
     if value is None or value is False:
         return None
     if value is True:
@@ -54,7 +54,7 @@ def clustered_index(value: Any) -> dict[str, Any] | None:
 
 
 def check_with(body: dict[str, Any]) -> None:
-    """Raise what does not go with the option, which `body` has: 72, 6026500, 6026501, 6049200, 6049204, 6127800."""
+    """Raise 72, 6026500, 6026501, 6049200, 6049204 or 6127800 for options that do not go with `clusteredIndex`."""
     for code, name in ((6049200, "size"), (6049204, "max")):
         if body.get(name) is not None:
             raise CommandError(
@@ -77,7 +77,7 @@ def check_with(body: dict[str, Any]) -> None:
 
 
 def check_seconds(seconds: int) -> None:
-    """Raise 72 for an age that no date can have."""
+    """Raise 72 if the age of expiring documents is out of range."""
     if not 0 <= seconds <= _SECONDS_MAX:
         raise CommandError(
             72, f"TTL index '{SECONDS}' option must be within 0 and {_SECONDS_MAX} for a clustered index"
@@ -85,7 +85,7 @@ def check_seconds(seconds: int) -> None:
 
 
 def check_new_indexes(collection: Collection | None, specs: Sequence[dict[str, Any]]) -> None:
-    """Raise 6243700 for an index that is said to be the clustered one and is not, 6100900 without a collection."""
+    """Raise 6243700 for a `clustered` index that is not the collection's clustered index, 6100900 without one."""
     for spec in specs:
         if not spec.get("clustered"):
             continue

@@ -54,7 +54,7 @@ CHANGES: Final = Fields(
 )  # fmt: skip
 """The options that can be changed."""
 MIXED_SCHEMA: Final = boolean("timeseriesBucketsMayHaveMixedSchemaData")
-"""Without effect: a bucket may have values of any types."""
+"""An option without effect: a bucket may have values of any types."""
 UNSUPPORTED: Final = {
     "recordIdsReplicated": (72, "the option 'recordIdsReplicated' is not available"),
 }
@@ -68,7 +68,7 @@ FIELDS: Final = Fields(
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
-    """collMod: change a collection's options, a view, or one index; answers old and new values."""
+    """collMod: change a collection's options, a view, or one index. Answer the old and new values."""
     namespace = target(request)
     for_changing(namespace)
     body = request.body
@@ -95,7 +95,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     if change.get(OPTION, {}).get("enabled"):
         check_database_has_images(namespace)
     if "validator" in change:
-        parse_filter(change["validator"])  # which may pause
+        parse_filter(change["validator"])  # may pause
         wait_until_unused(context, namespace)
         collection = _existing(context, namespace)
     index_change = change.get("index")
@@ -119,7 +119,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     reply: dict[str, Any] = {}
     if index_change is not None:
         index, change["index"], before, reply = _index(collection, index_change)
-    # Also when it changes nothing, as MongoDB does.
+    # As in MongoDB, write an entry even if nothing changes.
     catalog_changes.modify(context.txn, collection, change, options, index, before)
     return reply
 
@@ -132,7 +132,7 @@ def _existing(context: CommandContext, namespace: str) -> Collection:
 
 
 def _capped(collection: Collection, change: dict[str, Any]) -> dict[str, Any]:
-    """The new limits of a capped collection, kept from the next insert on. Raises 2; 72 for another one."""
+    """Return the new limits of a capped collection, in force from the next insert. Raise 2, or 72 if not capped."""
     limits = {_LIMITS[name]: value for name, value in change.items() if name in _LIMITS}
     if limits and not collection.options.get("capped"):
         raise CommandError(72, "Collection must be capped.")
@@ -154,7 +154,7 @@ def _view(context: CommandContext, view: Collection, change: dict[str, Any]) -> 
             raise CommandError(72, f"option not supported on a view: {name}")
         options[name] = value
     check_namespace(f"{view.database}.{options['viewOn']}")
-    check_view(view.database, view.namespace, options["viewOn"], options["pipeline"])  # which may pause
+    check_view(view.database, view.namespace, options["viewOn"], options["pipeline"])  # may pause
     wait_until_unused(context, view.namespace)
     view = _existing(context, view.namespace)
     if change:
@@ -165,9 +165,9 @@ def _view(context: CommandContext, view: Collection, change: dict[str, Any]) -> 
 def _index(
     collection: Collection, change: dict[str, Any]
 ) -> tuple[Index, dict[str, Any], dict[str, Any], dict[str, Any]]:  # fmt: skip
-    """Return (an index with another `expireAfterSeconds` or `hidden`, what the entry logs, options before, the reply).
+    """Return (the changed index, the change for the oplog entry, the options before, the reply).
 
-    The entry names the index by its name, also where the client gave its key, as MongoDB's does.
+    As in MongoDB, the entry names the index by its name, even if the client gave its key.
     """
     new = _checked_index(change)
     index = _find(collection, change)
@@ -195,14 +195,14 @@ def _with_spec(index: Index, spec: dict[str, Any]) -> Index:
 
 
 def _seconds(collection: Collection, value: Any) -> Any:
-    """The new age of documents that expire, an `Int64`, or "off". Raises 72 if the collection is not clustered."""
+    """Return the new `expireAfterSeconds`, an `Int64` or "off". Raise 72 if the collection is not clustered."""
     if not collection.clustered:
         raise CommandError(72, "'expireAfterSeconds' option is only supported on collections clustered by _id")
     return _checked_seconds(value)
 
 
 def _checked_seconds(value: Any) -> Any:
-    """An age, an `Int64`, or "off". Raises 72 for any other."""
+    """Return `expireAfterSeconds` as an `Int64` or "off". Raise 72 for an invalid value."""
     if type(value) is str:
         if value != "off":
             raise CommandError(
@@ -217,7 +217,7 @@ def _checked_seconds(value: Any) -> Any:
 
 
 def _checked_index(change: dict[str, Any]) -> dict[str, Any]:
-    """The new options of an index; raises 72 if they are not allowed."""
+    """Return the new options of an index. Raise 72 if they are not allowed."""
     if ("name" in change) == ("keyPattern" in change):
         raise CommandError(72, "Must specify either index name or key pattern, and not both")
     new: dict[str, Any] = {}
@@ -239,7 +239,7 @@ def _checked_index(change: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_new(index: Index, new: dict[str, Any]) -> None:
-    """Raise what an index's kind stands against."""
+    """Raise 2, 72 or 6011800 if the kind of index does not allow the new options."""
     if index.is_clustered:
         raise CommandError(6011800, "The 'hidden' option is not supported for a clusteredIndex")
     if index.is_of_id:
@@ -258,7 +258,7 @@ def _check_new(index: Index, new: dict[str, Any]) -> None:
 
 
 def _check_conversion(context: CommandContext, collection: Collection, change: dict[str, Any]) -> Index:
-    """The index that is to become unique. Raises 72 unless it is prepared, 359 with the documents that share a key."""
+    """Return the index that is to become unique. Raise 72 unless it is prepared, 359 with the duplicates."""
     _checked_index(change)
     index = _find(collection, change)
     _check_new(index, {"unique": True})
@@ -274,7 +274,7 @@ def _check_conversion(context: CommandContext, collection: Collection, change: d
 
 
 def _converted(context: CommandContext, collection: Collection, index: Index) -> Collection:
-    """The collection with the index as a unique one."""
+    """Make the index unique, and return the changed collection."""
     if index.unique:
         return collection
     spec = {name: value for name, value in index.spec.items() if name != "prepareUnique"}

@@ -1,4 +1,4 @@
-"""create: a collection or a view, with the options that are stored and shown."""
+"""create: create a collection or a view, with the options that are stored and shown."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ FIELDS: Final = Fields(
 
 
 def options_of(body: dict[str, Any]) -> dict[str, Any]:
-    """The options of a `create`, in the order given. Raises what is wrong with its collation."""
+    """Return the options of a `create`, in the order given. Raise the errors of an invalid collation."""
     options = {
         name: OPTIONS.by_name[name].of(body)
         for name, value in body.items()
@@ -84,18 +84,18 @@ def options_of(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
-    """create: raises 48 where the namespace exists with other options, in a transaction also with the same."""
+    """create: raise 48 if the namespace exists with other options, or exists at all in a transaction."""
     return create(context, request, None)
 
 
 def create(context: CommandContext, request: Request, uuid: bytes | None) -> dict[str, Any]:
-    """As `run`; a collection gets this UUID, None: a new one."""
+    """Run a `create`. A collection gets this UUID; None: a new one."""
     namespace = target(request)
     for_changing(namespace)
     body = request.body
     if body.get(ENCRYPTED.name) is not None:
         check_encrypted(ENCRYPTED.of(body), body, has_oplog=context.store.oplog_enabled)
-    if uuid is None:  # an entry of an oplog may have what earlier releases allowed
+    if uuid is None:  # an oplog entry may have options that only earlier releases allowed
         if is_buckets(namespace.partition(".")[2]):
             raise CommandError(73, f"buckets are created with their time-series collection: {namespace}")
         if body.get(SERIES) is not None:
@@ -116,7 +116,7 @@ def create(context: CommandContext, request: Request, uuid: bytes | None) -> dic
         check_namespace(f"{request.db}.{options['viewOn']}")
         _create_view(context, request, namespace, stored_options)
         return {}
-    _check(namespace, stored_options, is_logged=uuid is not None)  # which may pause
+    _check(namespace, stored_options, is_logged=uuid is not None)  # may pause
     while not _is_there(context, namespace, stored_options):
         if may_create(context, namespace, stored_options):
             catalog_changes.create(context.txn, namespace, stored_options, uuid)
@@ -125,7 +125,7 @@ def create(context: CommandContext, request: Request, uuid: bytes | None) -> dic
 
 
 def _is_there(context: CommandContext, namespace: str, options: dict[str, Any]) -> bool:
-    """Whether the namespace exists with the same options; raises 48 where it has others, or in a transaction."""
+    """Whether the namespace exists with the same options. Raise 48 if it has others, or exists in a transaction."""
     existing = context.txn.collection(namespace)
     if existing is None:
         return False
@@ -138,7 +138,7 @@ def _is_there(context: CommandContext, namespace: str, options: dict[str, Any]) 
 
 
 def _check_fields(body: dict[str, Any]) -> None:
-    """Raise what is wrong with fields that do not go together."""
+    """Raise the errors for fields that do not go together."""
     _check_capped(body)
     if body.get("pipeline") is not None and body.get("viewOn") is None:
         raise CommandError(72, "'pipeline' requires 'viewOn' to also be specified")
@@ -155,7 +155,7 @@ def _check_fields(body: dict[str, Any]) -> None:
 
 
 def _check_capped(body: dict[str, Any]) -> None:
-    """Raise 72 for limits of a collection that is not capped, and the other way round; 2 for limits that are none."""
+    """Raise 72 for limits without `capped`, or `capped` without `size`; 2 for invalid limits."""
     if body.get(CLUSTERED) is not None:
         return
     is_capped = OPTIONS.by_name["capped"].of(body)
@@ -177,7 +177,7 @@ def check_limits(size: int | None, count_max: int | None) -> None:
 
 
 def _check_id_index(body: dict[str, Any]) -> None:
-    """Raise what is wrong with the index on `_id`: it must be that which every collection has. 2, 9, 72, 197."""
+    """Raise 2, 9, 72 or 197 unless `idIndex` is the `_id` index that every collection has."""
     spec = body["idIndex"]
     if body.get("viewOn") is not None:
         raise CommandError(72, f"'idIndex' is not allowed with 'viewOn': {to_string(spec)}")
@@ -210,7 +210,7 @@ def _check(namespace: str, options: dict[str, Any], *, is_logged: bool) -> None:
 
 
 def check_encryption(options: dict[str, Any]) -> None:
-    """Raise 224 for a validator of encrypted fields that would let others through."""
+    """Raise 224 for a validator of encrypted fields that would allow invalid documents."""
     is_strict = options.get("validationLevel", "strict") == "strict"
     if (not is_strict or options.get("validationAction") == "warn") and names_encryption(options.get("validator")):
         raise CommandError(
@@ -220,14 +220,14 @@ def check_encryption(options: dict[str, Any]) -> None:
 
 
 def _create_view(context: CommandContext, request: Request, namespace: str, options: dict[str, Any]) -> None:
-    """A view; its pipeline is checked now and its source may come later."""
+    """Create a view. Its pipeline is checked now; its source need not exist yet."""
     if OPTION in options:
         raise CommandError(72, f"option not supported on a view: {OPTION}")
     unknown = [name for name in options if name not in ("viewOn", "pipeline", "collation")]
     if unknown:
         raise CommandError(72, f"option not supported on a view: {unknown[0]}")
     pipeline = options.get("pipeline", [])
-    check_view(request.db, namespace, options["viewOn"], pipeline)  # which may pause
+    check_view(request.db, namespace, options["viewOn"], pipeline)  # may pause
     if _is_there(context, namespace, options):
         return
     made = {"viewOn": options["viewOn"], "pipeline": pipeline}
@@ -237,7 +237,7 @@ def _create_view(context: CommandContext, request: Request, namespace: str, opti
 
 
 def check_view(database: str, namespace: str, source: str, pipeline: list[Any]) -> None:
-    """Raise 73 and 167 for a source or a pipeline that a view may not have."""
+    """Raise 73 or 167 for a source or a pipeline that a view may not have."""
     check_view_sources(database, source, pipeline)
     if pipeline and type(pipeline[0]) is dict and "$changeStream" in pipeline[0]:
         raise CommandError(167, "$changeStream cannot be used in a view definition")
@@ -251,10 +251,10 @@ def check_view(database: str, namespace: str, source: str, pipeline: list[Any]) 
 
 
 def _any_search() -> TextQuery:
-    """Return what parses a search whose index may come later."""
+    """Return a parser for a text search whose index need not exist yet."""
 
     def spec() -> TextSpec:
-        from headrace.text.text_spec import TextSpec  # imported where a view searches
+        from headrace.text.text_spec import TextSpec  # imported only for a view with a text search
 
         return TextSpec({}, "none", "language")
 

@@ -29,7 +29,7 @@ TO: Final = string("to", required=True)
 
 
 def drop(context: CommandContext, request: Request) -> dict[str, Any]:
-    """drop: a collection or a view; one that does not exist is no error."""
+    """drop: drop a collection or a view. A missing one is no error."""
     namespace = target(request)
     for_changing(namespace)
     if namespace.endswith(".system.profile") and context.engine.profiler.of(request.db).level:
@@ -49,10 +49,10 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def drop_database(context: CommandContext, request: Request) -> dict[str, Any]:
-    """dropDatabase: all collections, the newest first, then the views and `system.views`: one entry each, then
-    `dropDatabase`.
+    """dropDatabase: drop all collections, the newest first, then the views and `system.views`.
 
-    It may pause between two of them: what is created meanwhile goes, too, and a crash leaves those that were left.
+    The oplog has one entry for each, then `dropDatabase`. The command may pause between two drops. It also drops
+    collections created meanwhile, and a crash leaves the remaining ones.
     """
     if nearest_int(request.body[request.name]) != 1:
         raise CommandError(5255100, "Have to pass 1 as db parameter")
@@ -75,7 +75,7 @@ def drop_database(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def rename(context: CommandContext, request: Request) -> dict[str, Any]:
-    """renameCollection: raises 26 without a source, 48 where the target exists and `dropTarget` is not set."""
+    """renameCollection: raise 26 without a source, 48 if the target exists and `dropTarget` is not set."""
     body = request.body
     source, goal = check_namespace(body[request.name]), check_namespace(TO.of(body))
     for namespace in (source, goal):
@@ -107,7 +107,7 @@ def rename(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _check_series(source: Collection, existing: Collection | None, goal: str) -> None:
-    """Raise 20 for a rename that would part a time series from its buckets; what an `$out` has filled takes a name."""
+    """Raise 20 for a rename that would separate a time series from its buckets. `$out` may rename its new buckets."""
     to_buckets = is_buckets(goal.partition(".")[2])
     if to_buckets and source.name.startswith(f"{PREFIX}tmp.agg_out."):
         return
@@ -117,7 +117,7 @@ def _check_series(source: Collection, existing: Collection | None, goal: str) ->
 
 
 def counted(context: CommandContext, namespace: str) -> Collection | None:
-    """The collection that is about to be dropped, its documents counted, as the entry says how many there were."""
+    """Return the collection to drop, or None. Count its documents first, because the oplog entry has their number."""
     collection = context.txn.collection(namespace)
     if collection is not None and not collection.is_view:
         count_of(context, collection)

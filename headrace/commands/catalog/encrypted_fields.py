@@ -1,6 +1,6 @@
 """`encryptedFields` of `create`: the fields that clients encrypt, and how they may be queried.
 
-The server stores and shows them, and refuses what is not encrypted; drivers make the collections of metadata.
+The server stores and shows these fields, and refuses unencrypted values. Drivers create the metadata collections.
 Source: MongoDB's manual, "Queryable Encryption", and its drivers' specification.
 """
 
@@ -53,7 +53,7 @@ ENCRYPTED: Final = document(OPTION, Fields(
 
 
 def check_encrypted(config: dict[str, Any], body: dict[str, Any], *, has_oplog: bool) -> None:
-    """Raise what is wrong with the encrypted fields of a `create`, or with what else it says."""
+    """Raise the errors of invalid `encryptedFields` in a `create`, or of options that do not go with them."""
     if body.get("viewOn") is not None or body.get("timeseries") is not None:
         raise CommandError(6346401, "Encrypted collections cannot be views or time-series collections")
     if body.get("capped"):

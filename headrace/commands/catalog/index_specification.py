@@ -1,6 +1,6 @@
-"""Index specifications: as a client may send them, and as they are stored.
+"""Index specifications: as clients send them, and as they are stored.
 
-Rule: a kind of index that no query could use is refused, with 115.
+Rule: a kind of index that no query could use is refused with error 115.
 Source: MongoDB's documentation of createIndexes; its codes, most of them 67 (CannotCreateIndex).
 """
 
@@ -70,7 +70,7 @@ _PARTIAL_KINDS: Final = frozenset({
 
 
 def checked(spec: Any, *, ignore_unknown: bool = False) -> dict[str, Any]:
-    """An index specification as it is stored: `v`, `key`, `name` first, then the rest in the order given."""
+    """Return a specification as it is stored: `v`, `key`, `name` first, then the rest in the order given."""
     if ignore_unknown and type(spec) is dict:
         spec = {name: value for name, value in spec.items() if name in _KNOWN}
     SPECIFICATION.check("createIndexes.indexes", spec)
@@ -108,7 +108,7 @@ def checked(spec: Any, *, ignore_unknown: bool = False) -> dict[str, Any]:
 
 
 def with_collation(spec: dict[str, Any], default: dict[str, Any] | None) -> dict[str, Any]:
-    """The specification with every option of its collation, which is the collection's unless it names its own."""
+    """Return the specification with all options of its collation, by default the collection's collation."""
     collation = filled_collation(spec["collation"]) if "collation" in spec else default
     if spec["key"] == {"_id": 1} and collation != default:
         raise CommandError(2, "The _id index must have the same collation as the collection.")
@@ -121,12 +121,12 @@ def with_collation(spec: dict[str, Any], default: dict[str, Any] | None) -> dict
 
 
 def is_there(collection: Collection, spec: dict[str, Any], more: list[dict[str, Any]]) -> bool:
-    """Whether the very same index exists; raises 85, 86 for one that is too much like it."""
+    """Whether the same index exists. Raise 85 or 86 if a conflicting index exists."""
     return any(is_like(existing, spec) for existing in [*(index.spec for index in collection.indexes), *more])
 
 
 def is_like(existing: dict[str, Any], spec: dict[str, Any]) -> bool:
-    """Whether it is the very same index; raises 85, 86 for one that is too much like it."""
+    """Whether two specifications are the same index. Raise 85 or 86 if they conflict."""
     same_key = list(existing["key"].items()) == list(spec["key"].items())
     same_name = existing["name"] == spec["name"]
     if same_key and spec["key"] == {"_id": 1}:
@@ -164,7 +164,7 @@ def _comparable(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _identity(spec: dict[str, Any]) -> Any:
-    """The options by which two indexes on one key can differ and both exist."""
+    """Return the options in which two indexes on one key must differ to exist both."""
     return tuple(spec.get(name) for name in ("collation", "partialFilterExpression", "wildcardProjection")) + tuple(
         bool(spec.get(name)) for name in ("sparse", "unique")
     )
@@ -247,7 +247,7 @@ def _id_index(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_kind(spec: dict[str, Any]) -> None:
-    """Raise what a hashed or a wildcard index cannot be."""
+    """Raise the errors for options that a special kind of index does not allow."""
     key = spec["key"]
     if len({kind for kind in key.values() if type(kind) is str}) > 1:
         raise CommandError(67, "Can't use more than one index plugin for a single index.")
@@ -286,7 +286,7 @@ def _check_kind(spec: dict[str, Any]) -> None:
 
 
 def _check_flat(spec: dict[str, Any]) -> None:
-    """Raise what a 2d index cannot be."""
+    """Raise the errors for options that a 2d index does not allow."""
     if sum(kind == "2d" for kind in spec["key"].values()) > 1:
         raise CommandError(16800, "can't have 2 geo fields")
     if next(iter(spec["key"].values())) != "2d":
@@ -314,7 +314,7 @@ def _check_projection(spec: dict[str, Any], wildcards: list[str]) -> None:
 
 
 def _projected(projection: dict[str, Any], *, top: bool) -> Iterator[bool]:
-    """Which fields it shows and hides, `_id` apart."""
+    """Yield whether each field of a projection is included or excluded, except `_id`."""
     for name, shown in projection.items():
         if type(shown) is dict and shown and not any(inner.startswith("$") for inner in shown):
             yield from _projected(shown, top=False)
@@ -325,7 +325,7 @@ def _projected(projection: dict[str, Any], *, top: bool) -> Iterator[bool]:
 
 
 def _check_compound_wildcard(spec: dict[str, Any], wildcard: str) -> None:
-    """No field may be both under the wildcard and beside it."""
+    """Raise 67 or 7246209 if the wildcard of a compound index contains one of its other fields."""
     from headrace.store.indexes.wildcard_keys import WildcardPaths
 
     paths = WildcardPaths(spec)
@@ -370,7 +370,7 @@ def _check_partial(spec: dict[str, Any]) -> None:
 
 
 def _check_features(spec: dict[str, Any]) -> None:
-    """Raise what is no condition on a field: 224 for an expression or a schema, 2 for a search or JavaScript."""
+    """Raise 224 for an expression or a schema in a partial filter, 2 for a text search or JavaScript."""
     for name, value in spec.items():
         if name in ("$expr", "$jsonSchema"):
             raise CommandError(224, f"{name} is not allowed in this context")

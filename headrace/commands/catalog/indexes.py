@@ -50,14 +50,14 @@ BUILD_INFO: Final = boolean("includeIndexBuildInfo")
 BUILD_UUIDS: Final = boolean("includeBuildUUIDs")
 IGNORE_UNKNOWN: Final = boolean("ignoreUnknownIndexOptions")
 INDEXES: Final = array("indexes", "object", required=True)
-_MEMBER_COUNT_MAX: Final = 50  # MongoDB's of a replica set
+_MEMBER_COUNT_MAX: Final = 50  # MongoDB's maximum for a replica set
 INDEX: Final[Field[Any]] = Field("index", FieldType(("string", "object", "array")), None, required=True)
 
 
 def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
-    """createIndexes: creates the collection where it is missing; existing equal indexes are no error.
+    """createIndexes: create indexes, and the collection if it is missing. An equal existing index is no error.
 
-    Waits for one that is being built already.
+    If another client builds the same index, wait for its build.
     """
     namespace = target(request)
     ignore = IGNORE_UNKNOWN.of(request.body)
@@ -68,8 +68,8 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
         namespace, specs = buckets.collection.namespace, [bucket_index(buckets.series, spec) for spec in specs]
     quorum = _commit_quorum(context, request.body)
     if context.transaction is None and (there := writable(context, namespace)) is not None:
-        count_of(context, there)  # which may pause
-        wait_until_unused(context, namespace)  # from here nothing pauses until the build has begun
+        count_of(context, there)  # may pause
+        wait_until_unused(context, namespace)  # no pause from here until the build has begun
     collection = writable(context, namespace)
     check_clustered(collection, specs)
     made_now = collection is None
@@ -98,7 +98,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
 def _wanted(collection: Collection, specs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the specifications of the indexes that do not exist yet.
 
-    Raises 85 and 86 for indexes too much like another one, and 67 for too many.
+    Raise 85 or 86 for indexes that conflict with another one, 67 for too many.
     """
     wanted: list[dict[str, Any]] = []
     for spec in specs:
@@ -111,7 +111,7 @@ def _wanted(collection: Collection, specs: list[dict[str, Any]]) -> list[dict[st
 
 
 def _commit_quorum(context: CommandContext, body: dict[str, Any]) -> int | str:
-    """`commitQuorum`: a number of members, or a mode. Raises 9 for other types, 2 without an oplog."""
+    """Return `commitQuorum`: a number of members, or a mode. Raise 9 for other types, 2 without an oplog."""
     quorum = body.get("commitQuorum")
     if quorum is None:
         return "votingMembers"
@@ -132,7 +132,7 @@ def _commit_quorum(context: CommandContext, body: dict[str, Any]) -> int | str:
 
 
 def _check_satisfiable(quorum: int | str) -> None:
-    """Raise 278 for more members than one, 79 for a tag: there are none."""
+    """Raise 278 for more than one member, 79 for an unknown mode."""
     if type(quorum) is int and quorum > 1:
         raise CommandError(278, "Not enough data-bearing nodes to satisfy commit quorum")
     if type(quorum) is str and quorum not in ("majority", "votingMembers"):
@@ -142,7 +142,7 @@ def _check_satisfiable(quorum: int | str) -> None:
 def _wait_for_builds(
     context: CommandContext, request: Request, collection: Collection, wanted: list[dict[str, Any]]
 ) -> Wait | None:
-    """The wait for another client's build of one of the indexes; raises 85, 86 for one that is too much like it."""
+    """Return the wait for another client's build of one of the indexes, or None. Raise 85 or 86 for a conflict."""
     for build in context.txn.catalog.builds_on(collection):
         if any(is_like(index.spec, spec) for index in build.indexes for spec in wanted):
             if request.time_is_up:
@@ -157,7 +157,7 @@ def _has_ended(store: Store, uuid: bytes) -> bool:
 
 
 def list_indexes(context: CommandContext, request: Request) -> bytes:
-    """listIndexes: a cursor over the specifications. Raises 26 without a collection, 166 for a view."""
+    """listIndexes: answer a cursor over the specifications. Raise 26 without a collection, 166 for a view."""
     namespace = target(request)
     collection = context.view.collection(namespace)
     if collection is None and namespace == VERSIONS:
@@ -178,7 +178,7 @@ def list_indexes(context: CommandContext, request: Request) -> bytes:
         uuid = Binary(build.uuid, 4)
         for index in build.indexes:
             if any(other.name == index.name for other in collection.indexes):
-                continue  # which it will replace
+                continue  # the build will replace it
             if with_info:
                 shown.append({"spec": index.spec, "indexBuildInfo": {"buildUUID": uuid, "ready": False}})
             else:
@@ -188,7 +188,7 @@ def list_indexes(context: CommandContext, request: Request) -> bytes:
 
 
 def _of_series(series: Series, shown: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The indexes of buckets that are those of the time series, with its keys."""
+    """Yield the indexes of a time series with its own keys, from the indexes of its buckets."""
     for item in shown:
         spec = series_index(series, item.get("spec", item))
         if spec is not None:
@@ -196,7 +196,7 @@ def _of_series(series: Series, shown: list[dict[str, Any]]) -> Iterator[dict[str
 
 
 def drop(context: CommandContext, request: Request) -> dict[str, Any]:
-    """dropIndexes: by name, by key, or all but that on `_id`. Raises 26, 27, 72."""
+    """dropIndexes: drop indexes by name, by key, or all except the `_id` index. Raise 26, 27 or 72."""
     namespace = target(request)
     wanted = INDEX.of(request.body)
     if (buckets := buckets_of(context.txn, context.txn.collection(namespace))) is not None:
@@ -225,7 +225,7 @@ def _building(context: CommandContext, collection: Collection) -> list[Index]:
 
 
 def _abort_builds(context: CommandContext, collection: Collection, names: list[Any] | None) -> None:
-    """Abort the builds that have one of the indexes; None: all."""
+    """Abort the builds that include one of the named indexes; None: all builds."""
     for build in context.txn.catalog.builds_on(collection):
         if names is None or any(_is_named(index, name) for index in build.indexes for name in names):
             index_builds.abort(context.txn, build, CommandError(276, "dropIndexes command"))
@@ -236,7 +236,7 @@ def _is_named(index: Index, wanted: Any) -> bool:
 
 
 def _distinct_names(names: list[Any]) -> list[str]:
-    """The names, each once. Raises 14 if one is not a name."""
+    """Return the names, each once. Raise 14 if one is no string."""
     for name in names:
         if type(name) is not str:
             raise TYPES["string"].error("dropIndexes.index", name)

@@ -1,4 +1,4 @@
-"""listCollections, listDatabases, dbStats, collStats: what there is."""
+"""listCollections, listDatabases, dbStats, collStats: lists and sizes of databases and collections."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SCALE: Final = number("scale", 1, least=1)
 
 
 def list_collections(context: CommandContext, request: Request) -> bytes:
-    """listCollections: a cursor over collections and views, filtered by `filter`."""
+    """listCollections: answer a cursor over the collections and views that match `filter`."""
     database = check_database(request.db)
     spec = FILTER.of(request.body)
     shown = collections_shown(context, database)
@@ -58,7 +58,7 @@ def list_collections(context: CommandContext, request: Request) -> bytes:
 
 
 def list_databases(context: CommandContext, request: Request) -> dict[str, Any]:
-    """listDatabases: the databases with their sizes, filtered by `filter`."""
+    """listDatabases: answer the databases that match `filter`, with their sizes."""
     names = set(context.view.catalog.databases()) | {"admin", "config"}
     if context.store.oplog_enabled:
         names.add("local")
@@ -97,18 +97,18 @@ def _privileges(request: Request) -> Privileges:
 
 
 def _sees_all_databases(request: Request) -> bool:
-    """Whether databases are listed that the user has no privileges on."""
+    """Whether the list includes databases on which the user has no privileges."""
     may = allowed(_privileges(request), CLUSTER, _LIST_ALL)
     return may and not AUTHORIZED_DATABASES.of(request.body)
 
 
 def collection_stats(context: CommandContext, request: Request) -> dict[str, Any]:
-    """collStats: sizes and counts of a collection; raises 166 for a view."""
+    """collStats: answer sizes and counts of a collection. Raise 166 for a view."""
     return storage_stats(context, target(request), SCALE.of(request.body))
 
 
 def database_stats(context: CommandContext, request: Request) -> dict[str, Any]:
-    """dbStats: sums over the collections of a database, in units of `scale` bytes, and what the disk has."""
+    """dbStats: answer sums over a database's collections, in units of `scale` bytes, and the disk usage."""
     scale = check_scale(SCALE.of(request.body))
     namespaces = context.view.catalog.in_database(check_database(request.db))
     collections = [item for item in namespaces if not item.is_view]

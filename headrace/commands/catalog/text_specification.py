@@ -1,4 +1,4 @@
-"""The specification of a text index, as a client may send it, and as it is stored.
+"""The specification of a text index: as clients send it, and as it is stored.
 
     {a: 1, t: "text", u: "text"}   →   key {a: 1, _fts: "text", _ftsx: 1}, weights {t: 1, u: 1}, default_language, ...
 
@@ -23,7 +23,7 @@ _OWN: Final = ("weights", "default_language", "language_override", "textIndexVer
 
 
 def text_specification(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return the specification with the key and the options that are stored. Raises 67."""
+    """Return the specification with the stored key and options. Raise 67 if it is invalid."""
     if spec.get("unique") or spec.get("prepareUnique"):
         raise _refused("Index type 'text' does not support the unique option")
     key, paths = _key(spec["key"])
@@ -55,7 +55,7 @@ def _refused(message: str) -> CommandError:
 
 
 def _key(key: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the key as it is stored, and the fields that have texts."""
+    """Return the key as it is stored, and the text fields."""
     if TERM in key or SCORE in key:
         names = list(key)
         at = names.index(TERM) if TERM in key else len(names)
@@ -81,7 +81,7 @@ def _key(key: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _weights(given: Any, paths: list[str]) -> dict[str, int]:
-    """Return the weight of each field by name, 1 where none is given."""
+    """Return the weight of each field by name; the default is 1."""
     weights = dict.fromkeys(paths, 1)
     if type(given) is str:
         given = {given: 1}

@@ -34,7 +34,7 @@ PARTIAL: Final = "partialFilterExpression"
 
 
 def check_with(context: CommandContext, namespace: str, body: dict[str, Any], names: frozenset[str]) -> None:
-    """Raise what does not go with the option, of the options `names`: 72, 73, 263."""
+    """Raise 72, 73 or 263 if a `timeseries` collection is not possible. `names`: the options of `create`."""
     for name, value in body.items():
         if name in names and name not in COMPATIBLE and value is not None:
             raise CommandError(72, f"the option '{name}' is not compatible with time-series collections")
@@ -48,7 +48,7 @@ def check_with(context: CommandContext, namespace: str, body: dict[str, Any], na
 
 
 def create_time_series(context: CommandContext, namespace: str, options: dict[str, Any]) -> None:
-    """Create a time series collection; nothing if it exists with the same options. Raises 48."""
+    """Create a time series collection, unless it exists with the same options. Raise 48 if the name is taken."""
     txn = context.txn
     existing = txn.collection(namespace)
     if existing is not None:
@@ -63,7 +63,7 @@ def create_time_series(context: CommandContext, namespace: str, options: dict[st
 
 
 def drop_time_series(context: CommandContext, collection: Collection) -> dict[str, Any]:
-    """Drop both collections of a time series, of which this is one; return the reply."""
+    """Drop the view and the buckets of a time series, given one of them. Return the reply."""
     view, buckets = _both(context, collection)
     count = sum(not index.is_clustered for index in buckets.indexes)
     if view is not None:
@@ -73,12 +73,12 @@ def drop_time_series(context: CommandContext, collection: Collection) -> dict[st
 
 
 def modify_time_series(context: CommandContext, collection: Collection, change: dict[str, Any]) -> None:
-    """Give a time series longer buckets or another age. Raises 72 for shorter buckets and for other options.
+    """Set longer buckets or another `expireAfterSeconds`. Raise 72 for shorter buckets or any other option.
 
-    `collection` is the time series or its buckets, as an entry of the oplog names them.
+    `collection` is the time series, or its buckets, which oplog entries name.
     """
     txn = context.txn
-    if collection.is_time_series and change == collection.options:  # an entry about the view, which is as it says
+    if collection.is_time_series and change == collection.options:  # an oplog entry about the view, which is unchanged
         return
     for name in change:
         if name not in (OPTION, SECONDS):
@@ -103,7 +103,7 @@ def modify_time_series(context: CommandContext, collection: Collection, change: 
 
 
 def _both(context: CommandContext, collection: Collection) -> tuple[Collection | None, Collection]:
-    """The view and the buckets of a time series, of which this is one."""
+    """Return the view and the buckets of a time series, given one of them."""
     if (there := buckets_of(context.txn, collection)) is not None:
         return collection, there.collection
     view = context.txn.collection(f"{collection.database}.{collection.name[len(PREFIX) :]}")
@@ -111,7 +111,7 @@ def _both(context: CommandContext, collection: Collection) -> tuple[Collection |
 
 
 def bucket_index(series: Series, spec: dict[str, Any]) -> dict[str, Any]:
-    """The index of the buckets for one of a time series. Raises 72 for kinds and options that no time series has."""
+    """Translate an index of a time series to its buckets. Raise 72 for kinds and options that no time series has."""
     for option, kind in (("unique", "Unique"), ("prepareUnique", "Unique"), (SECONDS, "TTL"), (PARTIAL, "Partial")):
         if spec.get(option) not in (None, False):
             raise CommandError(72, f"{kind} indexes are not supported on time-series collections")
@@ -132,6 +132,6 @@ def bucket_index(series: Series, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def series_index(series: Series, spec: dict[str, Any]) -> dict[str, Any] | None:
-    """An index of the buckets as one of the time series; None for what only the buckets have."""
+    """Translate an index of the buckets to the time series; None for an index that only the buckets have."""
     key = None if spec.get("clustered") else from_buckets(series, spec["key"])
     return None if key is None else {**spec, "key": key}

@@ -1,1 +1,1 @@
-"""Commands of upkeep: what checks, measures, rewrites and compares collections."""
+"""Maintenance commands: they check, measure, rewrite and compare collections."""

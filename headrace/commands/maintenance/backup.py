@@ -1,20 +1,20 @@
-"""`headraceBackup`: oplog and snapshots for `headrace backup` and `headrace standby`; Headrace's own command.
+"""`headraceBackup`, Headrace's own command: oplog and snapshots for `headrace backup` and `headrace standby`.
 
     {headraceBackup: 1, after: <Timestamp>}
   →
     {entries: <binary>, history: <binary>, newest: <Timestamp>, newestChecksum, before: <checksum> | null}
 
-`entries` are those strictly after a position, each as its position (8 bytes, big-endian) and its BSON: as many as have
-4 MB, of which the last may go beyond. `before` is the CRC-32 of the entry at that position; null: there is none, or it
-was pruned.
+`entries` are the oplog entries after a position, each as its position (8 bytes, big-endian) and its BSON: 4 MB at most,
+but the last entry may exceed this. `before` is the CRC-32 of the entry at the position; null if there is none or it was
+pruned.
 
     {headraceBackup: 1, snapshot: 0}                       → {snapshot: <id>}
     {headraceBackup: 1, snapshot: <id>, offset: <bytes>}   → {data: <binary>, size, newest, newestChecksum, history},
-                                                             or {} as long as the snapshot is being made
+                                                             or {} while the snapshot is being made
     {headraceBackup: 1, snapshot: <id>, end: true}         → {}
 
-A snapshot is one commit as a data file, see `store/temporary/snapshot_copies.py`; `data` has at most 4 MB of it.
-Error 43: it is not there any more. What is read can be read again.
+A snapshot is one commit as a data file: see `store/temporary/snapshot_copies.py`. `data` has at most 4 MB of it and can
+be read again. Error 43: the snapshot no longer exists.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SNAPSHOT: Final = number("snapshot", least=0)
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any] | bytes | Wait:
-    """headraceBackup: entries of the oplog, or a piece of a snapshot. Raises 2, 43, 305, 14031."""
+    """headraceBackup: answer oplog entries, or a piece of a snapshot. Raise 2, 43, 305 or 14031."""
     after, number = AFTER.of(request.body), SNAPSHOT.of(request.body)
     if (after is None) == (number is None):
         raise CommandError(2, f"{NAME} takes either after or snapshot")
@@ -97,7 +97,7 @@ def _state(context: CommandContext, newest: int, checksum: int) -> dict[str, Any
 
 
 def _with_bytes(name: bytes, data: bytes, rest: dict[str, Any]) -> bytes:
-    """A reply with megabytes, copied once."""
+    """Return a reply with megabytes of data, which are copied only once."""
     return b"".join((b"\x05", name, b"\0", len(data).to_bytes(4, "little"), b"\0", data, encode(rest)[4:-1]))
 
 

@@ -1,4 +1,4 @@
-"""convertToCapped, cloneCollectionAsCapped: a collection, or a copy of it, that holds its newest documents only."""
+"""convertToCapped, cloneCollectionAsCapped: cap a collection, or make a capped copy of its newest documents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TO: Final = string("toCollection", required=True)
 
 
 def convert(context: CommandContext, request: Request) -> dict[str, Any]:
-    """convertToCapped: as in MongoDB, the indexes but that of `_id` are gone. Raises 26, 72, 166."""
+    """convertToCapped: cap a collection. As in MongoDB, all indexes except `_id` are dropped. Raise 26, 72 or 166."""
     namespace = target(request)
     for_changing(namespace)
     size = _size(request)
@@ -35,7 +35,7 @@ def convert(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def clone(context: CommandContext, request: Request) -> dict[str, Any]:
-    """cloneCollectionAsCapped: raises 26, 48 where the copy's name is taken, 72, 166."""
+    """cloneCollectionAsCapped: copy a collection as a capped one. Raise 26, 48 if the new name is taken, 72 or 166."""
     namespace, goal = target(request), check_namespace(f"{request.db}.{TO.of(request.body)}")
     for_changing(goal)
     size = _size(request)

@@ -1,6 +1,6 @@
 """planCacheClear; index filters: planCacheSetFilter, planCacheListFilters, planCacheClearFilters.
 
-A filter is for a shape: a filter, a sort, a projection and a collation, whose values do not count.
+An index filter is for a query shape: a filter, sort, projection and collation without their values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHAPE: Final = ("collation", "projection", "query", "sort")
 
 
 def _documents(request: Request) -> dict[str, dict[str, Any]]:
-    """The parts of a shape that are given; an array counts as a document. Raises 2 for what is none."""
+    """Return the given parts of a query shape. An array counts as a document. Raise 2 for any other value."""
     parts: dict[str, dict[str, Any]] = {}
     for name in _SHAPE:
         if name in request.body:
@@ -40,7 +40,7 @@ def _documents(request: Request) -> dict[str, dict[str, Any]]:
 
 
 def _shape(parts: dict[str, dict[str, Any]], collection: Collection) -> Shape | None:
-    """The shape that is named, if any. Raises 2 for a sort or a projection without a query."""
+    """Return the given query shape, or None. Raise 2 for a sort, projection or collation without a query."""
     if "query" not in parts:
         if parts:
             raise CommandError(2, "sort, projection, or collation provided without query")
@@ -52,7 +52,7 @@ def _shape(parts: dict[str, dict[str, Any]], collection: Collection) -> Shape | 
 
 
 def _collection(context: CommandContext, request: Request) -> Collection | None:
-    """The collection that is named, None if it is not there. Raises 166 for a view."""
+    """Return the named collection, or None if it does not exist. Raise 166 for a view."""
     collection = context.view.collection(target(request))
     if collection is not None and collection.is_view:
         raise CommandError(166, f"Namespace {collection.namespace} is a view, not a collection")
@@ -60,7 +60,7 @@ def _collection(context: CommandContext, request: Request) -> Collection | None:
 
 
 def clear(context: CommandContext, request: Request) -> dict[str, Any]:
-    """planCacheClear: forget the plans of a shape, or all of a collection."""
+    """planCacheClear: remove the cached plan of a query shape, or all plans of a collection."""
     collection = _collection(context, request)
     if collection is not None:
         shape = _shape(_documents(request), collection)
@@ -72,7 +72,7 @@ def clear(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def set_filter(context: CommandContext, request: Request) -> dict[str, Any]:
-    """planCacheSetFilter: from now on plans of the shape use these indexes only. Raises 2."""
+    """planCacheSetFilter: limit plans of a query shape to these indexes. Raise 2."""
     collection = _collection(context, request)
     if collection is None:
         raise CommandError(2, "no such collection")
@@ -100,7 +100,7 @@ def set_filter(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def list_filters(context: CommandContext, request: Request) -> dict[str, Any]:
-    """planCacheListFilters: all filters of a collection."""
+    """planCacheListFilters: answer all index filters of a collection."""
     collection = _collection(context, request)
     listed = [] if collection is None else filters_of(context.view, collection).values()
     return {
@@ -114,7 +114,7 @@ def list_filters(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def clear_filters(context: CommandContext, request: Request) -> dict[str, Any]:
-    """planCacheClearFilters: remove the filter of a shape, or all."""
+    """planCacheClearFilters: remove the index filter of a query shape, or all filters of a collection."""
     collection = _collection(context, request)
     if collection is not None:
         filters, shape = filters_of(context.view, collection), _shape(_documents(request), collection)
@@ -127,7 +127,8 @@ def clear_filters(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 _FIELDS: Final = Fields(strict=False)
-"""MongoDB has no IDL of these commands: it looks at their fields where there is a collection, and ignores others."""
+"""No declared fields: MongoDB has no IDL for these commands, checks fields only of collections that exist, and ignores
+others."""
 COMMANDS: Final = (
     Command("planCacheClear", clear, _FIELDS, requires=on_collection("planCacheWrite")),
     Command("planCacheClearFilters", clear_filters, _FIELDS, requires=on_collection("planCacheIndexFilter")),

@@ -28,8 +28,8 @@ _NOTE: Final = (
 
 
 def profile(context: CommandContext, request: Request) -> dict[str, Any]:
-    """profile: set a level of 0, 1 or 2; any other level changes nothing. Raises 2 for a `sampleRate` outside of 0 to
-    1, and for an invalid filter."""
+    """profile: set the level 0, 1 or 2; any other level changes nothing. Raise 2 for a `sampleRate` outside 0 to 1, or
+    for an invalid filter."""
     database = check_database(request.db)
     profiler, body = context.engine.profiler, request.body
     was = profiler.of(database)
@@ -58,7 +58,7 @@ def _rate(given: Any, now: float) -> float:
 
 
 def _filter(given: Any, was: Profile) -> tuple[Any, Any]:
-    """The filter and its predicate: those from before where none is given, none for `unset`."""
+    """Return the filter and its predicate: the previous ones if none is given, none for `unset`."""
     if given is None:
         return was.filter, was.matches
     if given == "unset":

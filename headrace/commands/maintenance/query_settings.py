@@ -1,4 +1,4 @@
-"""setQuerySettings and removeQuerySettings: settings for commands of one shape, by a query of it or by its hash."""
+"""setQuerySettings and removeQuerySettings: settings for a query shape, named by an example query or its hash."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _INTERNAL: Final = frozenset({"admin", "config", "local"})
 
 
 def set_settings(context: CommandContext, request: Request) -> dict[str, Any]:
-    """setQuerySettings: add settings to those of a shape, and answer with all of them."""
+    """setQuerySettings: add settings to a query shape, and answer all its settings."""
     given = _with_hints(SETTINGS.of(request.body))
     digest, query = _target(context, request)
     items = stored_settings(context.store)
@@ -59,7 +59,7 @@ def set_settings(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def remove_settings(context: CommandContext, request: Request) -> dict[str, Any]:
-    """removeQuerySettings: forget those of a shape. Raises 7746701 where there are none."""
+    """removeQuerySettings: remove the settings of a query shape. Raise 7746701 if there are none."""
     digest, _ = _target(context, request)
     items = stored_settings(context.store)
     left = [item for item in items if item["queryShapeHash"] != digest]
@@ -75,8 +75,8 @@ def _store(context: CommandContext, items: list[dict[str, Any]]) -> None:
 
 
 def _target(context: CommandContext, request: Request) -> tuple[str, dict[str, Any] | None]:
-    """The hash that is named, or that of the query that is given, and this query. Raises 20, 2 and what the query's own
-    fields raise."""
+    """Return the hash of the query shape, and the example query if one is given. Raise 2, 20, or the errors of the
+    query's own fields."""
     if not context.store.oplog_enabled:
         raise CommandError(20, f"{request.name} can only run on replica sets or sharded clusters")
     given = request.body[request.name]
@@ -99,7 +99,7 @@ def _target(context: CommandContext, request: Request) -> tuple[str, dict[str, A
 
 
 def _with_hints(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings, the hints as an array. Raises what is wrong with one."""
+    """Return the settings, with the hints as an array. Raise the errors of an invalid hint."""
     if (hints := settings.get("indexHints")) is None:
         return {name: value for name, value in settings.items() if value is not None}
     hints = [hints] if type(hints) is dict else hints
@@ -120,7 +120,7 @@ def _with_hints(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_hints(hints: list[dict[str, Any]], query: dict[str, Any]) -> None:
-    """Raise 7746603 for a collection that the query does not read, 7746608 for one that has hints twice."""
+    """Raise 7746603 for hints on a collection that the query does not read, 7746608 for repeated hints."""
     name, database = next(iter(query)), query["$db"]
     read, seen = read_namespaces(name, database, query), set()
     for hint in hints:

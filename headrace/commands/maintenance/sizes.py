@@ -1,4 +1,4 @@
-"""compact, dataSize, dbHash, reIndex: commands that go through everything a collection has."""
+"""compact, dataSize, dbHash, reIndex: commands that read all data of a collection."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ TARGET: Final = number("freeSpaceTargetMB", default=20, least=1)
 
 
 def compact(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Give the free pages of the data file, which are those of all collections, back to the file system, if they are
-    `freeSpaceTargetMB` or more. `store/compaction.py` has the way. Raises 14031 without room for a copy, 20 on a
-    replica set without `force`, 26, 117 beside another one, 166."""
+    """compact: return the free pages of the data file to the file system, if they are `freeSpaceTargetMB` or more.
+
+    All collections share the data file: see `store/compaction.py`. Raise 14031 without room for a copy, 20 on a replica
+    set without `force`, 26, 117 during another compaction, or 166."""
     namespace = target(request)
     dry_run = DRY_RUN.of(request.body)
     if context.store.oplog_enabled and not FORCE.of(request.body) and not dry_run:
@@ -64,12 +65,12 @@ def compact(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _compacted(context: CommandContext) -> int:
-    """Compact the data file; return the bytes that were freed."""
+    """Compact the data file. Return the number of freed bytes."""
     command, store = running_command(), context.store
     assert command is not None
     compaction = store.begin_compaction(store.environment.file_bytes - context.view.free_bytes)
     try:
-        command.pause()  # what its transaction has written before is committed
+        command.pause()  # commits earlier writes of this transaction
         copying = compaction.copy()
         call_in_thread(copying.wait)
         sizes = copying.result()
@@ -102,7 +103,7 @@ def _stored(context: CommandContext, namespace: str) -> Collection:
 
 
 def rebuild_indexes(context: CommandContext, request: Request) -> dict[str, Any]:
-    """reIndex: every row of every index is made again where it is missing or wrong. Raises 20 on a replica set."""
+    """reIndex: repair every missing or wrong row of every index. Raise 20 on a replica set."""
     namespace = target(request)
     if context.store.oplog_enabled:
         raise CommandError(20, "reIndex is only allowed on a standalone mongod instance.")
@@ -113,8 +114,8 @@ def rebuild_indexes(context: CommandContext, request: Request) -> dict[str, Any]
 
 
 def data_size(context: CommandContext, request: Request) -> dict[str, Any]:
-    """dataSize: the documents of a collection, or those between two keys of an index. Raises 2 where the keys are of no
-    index, 166."""
+    """dataSize: answer the size of a collection, or of the documents between two keys of an index. Raise 2 if no index
+    has the keys, or 166."""
     body = request.body
     namespace = check_namespace(str(body[request.name]))
     began_ms = context.clock.monotonic_ms()
@@ -138,7 +139,7 @@ def data_size(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _between(collection: Collection, body: dict[str, Any]) -> Any:
-    """Whether a document is from `min`, inclusive, to `max`, exclusive; None without either."""
+    """Return the test whether a document is from `min`, inclusive, to `max`, exclusive; None without either."""
     low, high, pattern = MIN.of(body), MAX.of(body), KEY_PATTERN.of(body)
     if not low and not high:
         return None
@@ -157,8 +158,9 @@ def _between(collection: Collection, body: dict[str, Any]) -> Any:
 
 
 def hash_database(context: CommandContext, request: Request) -> dict[str, Any]:
-    """dbHash: an MD5 of the documents of each collection, in the order of `_id`, and one of these. The same data give
-    the same, in whatever order they were written; a capped collection's in natural order."""
+    """dbHash: answer an MD5 of each collection's documents, and one of all these.
+
+    Documents are hashed in `_id` order, so the order of writes does not matter; capped collections in natural order."""
     database = check_database(request.db)
     if database == "local":
         raise CommandError(2, "dbHash of the database local says nothing: it is each member's own")

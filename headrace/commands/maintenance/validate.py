@@ -1,7 +1,7 @@
-"""validate: whether a collection's documents, indexes and counts agree.
+"""validate: check whether a collection's documents, indexes and counts agree.
 
-Source: MongoDB's manual. Every value is compared with its checksum as it is read, so `full` and `background` find the
-same as neither. Writes go on meanwhile.
+Source: MongoDB's manual. Every value that is read is compared with its checksum, so `full` and `background` make no
+difference. Writes go on meanwhile.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ REPAIR: Final = any_boolean("repair")
 
 
 def validate(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Raises 26 where there is no collection, 166 for a view, 72 for options that do not go together and for a repair
-    of a member of a replica set, 115 for a standalone that is to validate in the background."""
+    """validate: raise 26 without a collection, 166 for a view, 72 for options that do not go together or a repair on a
+    replica set, 115 for `background` on a standalone."""
     namespace, body = target(request), request.body
     _check_options(context, body)
     collection = context.view.collection(namespace)
@@ -52,7 +52,7 @@ def validate(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _asked(context: CommandContext, request: Request, collection: Collection) -> dict[str, Any] | None:
-    """Return what a reader process finds in a large collection, and here in its count; None: look at it here."""
+    """Return the report of a reader process on a large collection, with the count checked here; None: check it here."""
     count = context.view.estimated_count(collection)
     if (count is not None and count <= LARGE_COUNT) or not may_ask(context, request.db):
         return None
@@ -139,7 +139,7 @@ def _reply(collection: Collection, report: CollectionReport, *, scanned: bool, r
 
 
 def _repairs(report: CollectionReport, missing: int, extra: int) -> list[str]:
-    """The repairs, in MongoDB's words."""
+    """Return the messages about repairs, in MongoDB's words."""
     said = []
     if report.corrupt:
         said.append(f"Removed {len(report.corrupt)} invalid documents.")

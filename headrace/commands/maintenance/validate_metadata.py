@@ -32,7 +32,7 @@ PARAMETERS: Final = document(
 
 
 def validate_metadata(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Return an error for each part outside of the API version. Raises 322 for a version that there is not."""
+    """validateDBMetadata: answer an error for each part outside the API version. Raise 322 for an unknown version."""
     parameters, database, name = PARAMETERS.of(request.body), request.body.get("db"), request.body.get("collection")
     version = parameters.get("version")
     if version is not None and version != "1":
@@ -49,7 +49,7 @@ def validate_metadata(context: CommandContext, request: Request) -> dict[str, An
 
 
 def _place(collection: Collection) -> tuple[str, bool, str]:
-    """Views come first in their database."""
+    """Return the sort key of a collection: by database, views first."""
     return collection.database, not collection.is_view, collection.name
 
 

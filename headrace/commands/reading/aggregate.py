@@ -1,4 +1,4 @@
-"""aggregate: a pipeline over a collection, a view, no collection at all, or a change stream opened."""
+"""aggregate: run a pipeline over a collection, a view or no collection, or open a change stream."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ def _writes(pipeline: list[Any]) -> bool:
 
 
 def run(context: CommandContext, request: Request) -> Any:
-    """aggregate: the first batch of the pipeline's results, or of a change stream."""
+    """aggregate: answer the first batch of the pipeline's results, or of a change stream."""
     body = request.body
     pipeline = PIPELINE.of(body)
     name = body[request.name]
-    if name == "$cmd.aggregate":  # the name of what has no collection
+    if name == "$cmd.aggregate":  # the internal name for no collection
         raise CommandError(73, f"Invalid namespace specified '{request.db}.{name}'")
     if "explain" not in body and change_streams.opens_a_stream(pipeline):
         return change_streams.open_stream(context, request, pipeline)
     if EXPLAIN.of(body):
         if "writeConcern" in body:
             raise CommandError(9, "Aggregation explain does not support the'writeConcern' option")
-        from headrace.commands.reading.explain import check_level, explain  # which knows every command that finds
+        from headrace.commands.reading.explain import check_level, explain  # late: imports all of find
 
         check_level(body)
         return explain(context, request, "queryPlanner")

@@ -1,4 +1,4 @@
-"""`headraceChanges`: a range of a stream as Arrow, for clients that read many events; Headrace's own command.
+"""`headraceChanges`, Headrace's own command: a range of a stream as Arrow, for clients that read many events.
 
     {headraceChanges: <collection> | 1, after: <token>, until: <token> | null,
      stream: {<options of $changeStream>}, pipeline: [<stages after it>],
@@ -7,19 +7,19 @@
     {arrow: <an Arrow IPC stream>, rows, token, done, idle, closed}
 
 It answers the events after `after` up to and including `until`, at most `rowsMax` at a time. The caller repeats it with
-`after` = the reply's `token` until `done`. With `until: null` the range ends at the last event there is now.
+`after` = the reply's `token` until `done`. With `until: null` the range ends at the newest event.
 
-- `columns` are those of `values/arrow/event_columns.py`; all by default, without any the rows are only counted.
-  `bytes` is one more: the size of each event.
-- `slices` divides the range by documents: each event is in exactly one slice, and those of a document in the same.
-  Only rows of the slice count.
-- An event of over 16 MB is a row like any other, by itself in its reply. Only one that no message can hold is error
-  10334, and must be read with $changeStreamSplitLargeEvent.
-- `idle`: the range reached the last event. `closed`: an invalidate is the last event; events after it are read with
-`after` = its token. `waitMs` is how long to wait for a first event when there is none.
+- `columns` are those of `values/arrow/event_columns.py`, and `bytes`, the size of each event. The default is all of
+  them. If the list is empty, rows are only counted.
+- `slices` divides the range by documents. Each event is in exactly one slice, and all events of a document are in the
+  same slice. Only rows of the slice count.
+- An event of over 16 MB is a row like any other, but alone in its reply. If an event does not fit in a message, the
+  command fails with error 10334, and the event must be read with $changeStreamSplitLargeEvent.
+- `idle`: the range has reached the newest event. `closed`: an invalidate is the last event; events after it are read
+  with `after` = its token. `waitMs`: how long to wait for a first event.
 
-Rule: stateless. No state between two calls, so each can be repeated, also after a restart. A stream is
-opened `startAfter` the token and closed again; its errors are those of `$changeStream`.
+Rule: the command keeps no state between two calls, so each call can be repeated, also after a restart. It opens a
+stream `startAfter` the token and closes it again. Its errors are those of `$changeStream`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ FIELDS: Final = Fields(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The request, parsed."""
+    """A parsed request."""
 
     pipeline: list[dict[str, Any]]
     until: str | None
@@ -87,7 +87,7 @@ class Wanted:
 
 
 def run(context: CommandContext, request: Request) -> bytes | Wait:
-    """headraceChanges: the next rows of the range, or a `Wait` for the first of them."""
+    """headraceChanges: answer the next rows of the range, or wait for the first row."""
     if request.wait_until_ms is not None and context.engine.restricts(request.client):
         context.engine.access.require_again(context.engine, COMMAND, request)
     wanted = _wanted(request)
@@ -102,12 +102,12 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
         "idle": cursor.idle, "closed": cursor.closed,
     }  # fmt: skip
     arrow = _arrow(cursor.rows, wanted.columns)
-    # Megabytes, copied once.
+    # Copy the megabytes of Arrow only once.
     return b"".join((b"\x05arrow\0", len(arrow).to_bytes(4, "little"), b"\0", arrow, encode(rest)[4:-1]))
 
 
 def _open(context: CommandContext, request: Request, wanted: Wanted) -> RowCursor:
-    """The stream, for this one call."""
+    """Open the stream for this call."""
     spec = replace(stream_spec(context, request, wanted.pipeline), unbounded=True)
     lookup = ImageReader(context.store)
     builder = EventBuilder(spec, lookup, lookup, context.engine.count)
@@ -115,7 +115,7 @@ def _open(context: CommandContext, request: Request, wanted: Wanted) -> RowCurso
 
 
 def _arrow(rows: RowColumns, columns: tuple[str, ...]) -> bytes | memoryview:
-    """The rows as an Arrow IPC stream; nothing where nothing of them is wanted."""
+    """Return the rows as an Arrow IPC stream; empty bytes without columns."""
     if not columns:
         return b""
     try:
@@ -131,7 +131,7 @@ def _arrow(rows: RowColumns, columns: tuple[str, ...]) -> bytes | memoryview:
 
 
 def _wanted(request: Request) -> Wanted:
-    """The request parsed; raises 14, 9, 2, 40415 for its faults, and `$changeStream`'s errors."""
+    """Parse the request. Raise 2, 9, 14 or 40415 if it is invalid, and the errors of `$changeStream`."""
     body = request.body
     after, until = AFTER.of(body), UNTIL.of(body)
     if not after:
@@ -158,7 +158,7 @@ def _wanted(request: Request) -> Wanted:
 
 
 def _is_read(engine: Engine, request: Request) -> bool:
-    """Whether it answers at once: one that may wait for events is short."""
+    """Whether the request is a long read. A request that may wait for events is short."""
     return not request.body.get("waitMs")
 
 

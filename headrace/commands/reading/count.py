@@ -1,4 +1,4 @@
-"""count and distinct: how many documents match, and which values they have."""
+"""count and distinct: the number of matches, and the distinct values of a field in the matches."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SKIP: Final = number("skip", least=0, check=negative)
 
 
 def count(context: CommandContext, request: Request) -> dict[str, Any]:
-    """count: the matches after `skip`, at most `limit`."""
+    """count: answer the number of matches after `skip`, at most `limit`."""
     namespace = target(request)
     body = request.body
     spec = QUERY.of(body)
@@ -60,14 +60,14 @@ def count(context: CommandContext, request: Request) -> dict[str, Any]:
     matched = max(0, matched - skip)
     reply: dict[str, Any] = {"n": min(matched, limit) if limit else matched}
     if collection is not None and collection.is_view:
-        reply["ok"] = 1  # an int, as MongoDB answers for a view
+        reply["ok"] = 1  # MongoDB answers an int for a view
     return reply
 
 
 def _matches(
     context: CommandContext, request: Request, namespace: str, spec: dict[str, Any], collation: Collation | None
 ) -> Iterator[bytes]:
-    """Raw documents of a collection, a view or a shown table that match."""
+    """Return the raw matches in a collection, a view or a virtual collection."""
     body = request.body
     _, pipeline = resolve(context, namespace, api_strict=bool(body.get("apiStrict")))
     if pipeline and not is_virtual(context, namespace):
@@ -80,7 +80,7 @@ def _matches(
 
 
 def distinct(context: CommandContext, request: Request) -> dict[str, Any]:
-    """distinct: the values of `key` in the matches, each once. Raises 17217 for more than a document holds."""
+    """distinct: answer the values of `key` in the matches, each once. Raise 17217 if they exceed a document's size."""
     namespace = target(request)
     body = request.body
     spec = QUERY.of(body)
@@ -104,7 +104,7 @@ def _all_values(
     context: CommandContext, request: Request, namespace: str, collection: Collection | None, spec: dict[str, Any],
     collation: Collation | None,
 ) -> Iterator[Any]:  # fmt: skip
-    """The values of the matches, from an index if one has them."""
+    """Yield the values of the matches, from an index if possible."""
     body = request.body
     path = KEY.of(body)
     check_hint(collection, body.get("hint"))

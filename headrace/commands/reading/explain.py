@@ -1,9 +1,9 @@
-"""explain: how a command would find its documents, and with `executionStats` what it has looked at.
+"""explain: the plan of a command, and with `executionStats` the documents and keys that it examines.
 
     {explain: {find: "c", filter: {...}}, verbosity: "queryPlanner" | "executionStats" | "allPlansExecution"}
 
-The command is run for its counts; one that writes only finds what it would change. Plans are made without the plan
-cache, as by MongoDB, so that `allPlansExecution` has the trial that chose.
+The command is run to get its counts; a write only finds the documents that it would change. As in MongoDB, plans are
+made without the plan cache, so that `allPlansExecution` can show the trial that chose the plan.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ FIELDS: Final = Fields(EXPLAIN, string("verbosity", choices=VERBOSITIES))
 
 @dataclass(slots=True)
 class Plan:
-    """One way to find: `run` finds, and returns how many documents the command answers and its other counts."""
+    """The plan of a command. `run` executes it, and returns the number of results and its other counts."""
 
     namespace: str
     spec: dict[str, Any]
@@ -89,9 +89,9 @@ class Plan:
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
-    """explain: the plan of the command inside, at the requested `verbosity`.
+    """explain: answer the plan of the inner command, at the requested `verbosity`.
 
-    Raises 2, 14, 20, 59, 72 for a `writeConcern`, and 73 where the command inside names another database as its `$db`.
+    Raise 2, 14, 20, 59, 72 for a `writeConcern`, or 73 if the inner command has another database as `$db`.
     """
     if "writeConcern" in request.body:
         raise CommandError(72, "Command does not support writeConcern")
@@ -109,7 +109,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def check_level(body: dict[str, Any]) -> None:
-    """Raise 72 for a `readConcern` at which no aggregation is explained, 263 in a transaction."""
+    """Raise 72 if the `readConcern` allows no explain of an aggregation, 263 in a transaction."""
     if "autocommit" in body:
         raise CommandError(
             263, "Explain for the aggregate command cannot run within a multi-document transaction",
@@ -124,7 +124,7 @@ def check_level(body: dict[str, Any]) -> None:
 
 
 def explain(context: CommandContext, request: Request, verbosity: str) -> dict[str, Any]:
-    """The reply for a request that is not executed. Raises 59 and 20 for a command that finds nothing, 40415."""
+    """Return the explanation of a request. Raise 59 for an unknown command, 20 for one without a plan, 40415."""
     plans = _PLANS.get(request.name)
     if plans is None and request.name != "aggregate":
         if request.name in context.engine.commands:
@@ -186,7 +186,7 @@ def _explained(context: CommandContext, plan: Plan, examined: Examined, verbosit
     return reply
 
 
-# One function a command.
+# One function for each command.
 
 
 def _find(context: CommandContext, request: Request) -> Plan:
@@ -237,7 +237,7 @@ def _read(
     context: CommandContext, collection: Collection | None, spec: dict[str, Any], body: dict[str, Any],
     variables: Mapping[str, Any] | None = None, order: Order = ANY_ORDER,
 ) -> ReadPlan | None:  # fmt: skip
-    """The plan that reads the matches; `body` has the collation and the hint."""
+    """Return the plan that reads the matches, or None without a collection. `body` has the collation and the hint."""
     collation = collation_of(collection, body.get("collation"))
     if collection is None:
         if spec:
@@ -279,7 +279,7 @@ def _distinct(context: CommandContext, request: Request) -> Plan:
 
 
 def _writes(context: CommandContext, request: Request, statement: dict[str, Any], one: bool, sort: Any) -> Plan:
-    """The plan of one statement of a write; `u` is in it if it would update."""
+    """Return the plan of one statement of a write. The statement has `u` if it is an update."""
     namespace = target(request)
     collection = context.view.collection(namespace)
     check_hint(collection, statement.get("hint"))
@@ -378,7 +378,7 @@ def _is_view(context: CommandContext, request: Request) -> bool:
 
 
 def _pipeline(context: CommandContext, request: Request, examined: Examined, verbosity: str) -> dict[str, Any]:
-    """The filter that a pipeline begins with as a plan, and its other stages as they are run."""
+    """Return the explanation of a pipeline: the plan of its first filter, and the stages that follow."""
     body = request.body
     name = body[request.name]
     namespace = f"{request.db}.{name if type(name) is str else '$cmd.aggregate'}"
@@ -393,7 +393,7 @@ def _pipeline(context: CommandContext, request: Request, examined: Examined, ver
         return {"stages": [{stage.name: stage.spec} for stage in stages]}
     beginning = source_of(pipeline, stages, body.get("hint"))
     spec, stages, unpack = beginning.spec, beginning.stages, beginning.unpack
-    if unpack is not None:  # it is shown as a stage, and what it unpacks is read in no order
+    if unpack is not None:  # shown as a stage; the buckets are read in no order
         stages = (unpack, *stages)
     cursor = "$cursor"
     if stages and isinstance(stages[0], GeoNear):
@@ -432,7 +432,7 @@ def _source(
     context: CommandContext, base: str, spec: dict[str, Any], pipeline_context: PipelineContext,
     stages: Sequence[PipelineStage], hint: Any,
 ) -> tuple[Plan, Iterator[bytes], Sequence[PipelineStage]]:  # fmt: skip
-    """The plan of what a pipeline reads, the documents, and the stages that are left to run."""
+    """Return the plan for the input of a pipeline, the documents, and the remaining stages."""
     never: Callable[[StageCounts], tuple[int, dict[str, int]]] = lambda counts: (0, {})  # noqa: E731
     firsts = first_of_each(context, base, spec, pipeline_context, stages, hint)
     if firsts is not None:
@@ -452,7 +452,7 @@ def _source(
 def _near_source(
     context: CommandContext, base: str, stage: GeoNear, stages: Sequence[PipelineStage], hint: Any
 ) -> tuple[Plan, Iterator[bytes], Sequence[PipelineStage]]:
-    """As `_source`, of a pipeline that begins with `$geoNear`."""
+    """Return the same as `_source` for a pipeline that begins with `$geoNear`."""
     collection = context.view.collection(base)
     spec = geo_near_filter(collection, base, stage)
     documents = map(encoded, geo_near_documents(context, base, stage, hint))
@@ -461,7 +461,7 @@ def _near_source(
 
 
 def _examined_shown(counts: Counts) -> dict[str, Any]:
-    """The documents and keys that a stage has examined in other collections, as MongoDB shows them for `$lookup`."""
+    """Return the counts of a stage's reads in other collections, as MongoDB shows them for `$lookup`."""
     return {
         "totalDocsExamined": Int64(counts.documents), "totalKeysExamined": Int64(counts.keys),
         "collectionScans": Int64(counts.collection_scans), "indexesUsed": list(counts.indexes),
@@ -469,7 +469,7 @@ def _examined_shown(counts: Counts) -> dict[str, Any]:
 
 
 def spills_of(context: CommandContext, stage: str) -> dict[str, Any]:
-    """The spills to disk of the stages of a name; empty for stages that never spill."""
+    """Return the spills to disk of all stages with this name; empty for stages that never spill."""
     if stage not in _SPILLING:
         return {}
     spills = {} if context.memory is None else context.memory.spills.get(stage, {})

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 def negative(path: str, value: Any) -> None:
-    """A `skip` or `limit` below 0, whose error is not the usual one for a range."""
+    """Raise 2 for a negative `skip` or `limit`, with MongoDB's special message."""
     name = path.rpartition(".")[2].capitalize()
     raise CommandError(2, f"{name} value must be non-negative, but received: {to_long(value)}")
 
@@ -89,7 +89,7 @@ FIELDS: Final = Fields(
 
 
 def run(context: CommandContext, request: Request) -> bytes:
-    """find: the first batch; the cursor stays open if more may come."""
+    """find: answer the first batch. The cursor stays open if there may be more documents."""
     body = request.body
     namespace = target(request)
     check(body)
@@ -117,7 +117,7 @@ def run(context: CommandContext, request: Request) -> bytes:
 
 
 def _is_plain_by_id(body: dict[str, Any], collection: Collection | None) -> bool:
-    """Whether it is the commonest find: an `_id`, and no other option."""
+    """Whether the find is the commonest one: an `_id`, and no other option."""
     return (
         collection is not None
         and not collection.is_view
@@ -131,7 +131,7 @@ _NOT_PLAIN: Final = frozenset({
     "batchSize", "collation", "hint", "let", "max", "min", "projection", "returnKey", "showRecordId", "skip",
     "tailable",
 })  # fmt: skip
-"""The fields that a plain find by `_id` leaves out or empty."""
+"""The fields that must be absent or empty in a plain find by `_id`."""
 
 
 def check(body: dict[str, Any]) -> None:
@@ -152,14 +152,14 @@ def check(body: dict[str, Any]) -> None:
 Project = Callable[[dict[str, Any]], dict[str, Any]]
 _NO_METADATA: Final[Readers] = {}
 Count = Callable[[str, Iterator[bytes]], Iterator[bytes]]
-"""Counts the documents that leave a stage, by its name."""
+"""A function that counts the documents that leave the stage with this name."""
 
 
 def selected(
     context: CommandContext, request: Request, namespace: str, spec: dict[str, Any], collection: Collection | None,
     skip: int, limit: int | None, count: Count | None = None,
 ) -> Opened:  # fmt: skip
-    """The raw documents of the answer: matched, sorted, skipped, projected. `count`: where it is explained."""
+    """Return the raw results: matched, sorted, skipped, limited, projected. `count`: counts results for explain."""
     body = request.body
     collation = collation_of(collection, body.get("collation"))
     sort = body.get("sort") or {}
@@ -179,7 +179,7 @@ def selected(
             return None
         return _projection(projection, spec, collection, collation, let, order.sort, score, metadata)
 
-    project = None if score is None else parsed()  # which says whether scores are asked for
+    project = None if score is None else parsed()  # decides whether scores are needed
     between = IndexRange(MIN.of(body), MAX.of(body)) if body.get("min") or body.get("max") else None
     if between is not None:
         between.check()
@@ -239,21 +239,21 @@ def _projection(
 
 
 def _sort_key(sort: SortKey, score: DocumentMetadata | None) -> Callable[[], Evaluate]:
-    """Return what evaluates `{$meta: "sortKey"}`: the documents have lost the marks of their scores."""
+    """Return the function that evaluates `{$meta: "sortKey"}`. The documents no longer have their score marks."""
     if score is None:
         return sort.reader
     return lambda: lambda env: sort.values(score.carry(env.root))
 
 
 def _of_scored(project: Project | None, score: DocumentMetadata) -> Project:
-    """The projection of documents that are marked with their scores."""
+    """Return the projection for documents that are marked with their scores."""
     if project is None:
         return score.note
     return lambda document: project(score.note(document))
 
 
 def as_pipeline(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The stages that do what a find does."""
+    """Return the pipeline that is equivalent to a find."""
     order = (
         ("$match", "filter"),
         ("$sort", "sort"),
@@ -265,8 +265,7 @@ def as_pipeline(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _on_view(context: CommandContext, request: Request, namespace: str) -> bytes:
-    """Run a find on a view as an aggregation on the collection under it. Raises 168 for options that only a find
-    has."""
+    """Run a find on a view as an aggregation on the underlying collection. Raise 168 for options that only find has."""
     from headrace.execution.pipelines import run_pipeline_on
 
     body = request.body
@@ -283,8 +282,9 @@ def _on_view(context: CommandContext, request: Request, namespace: str) -> bytes
 def _tail(
     context: CommandContext, request: Request, namespace: str, spec: dict[str, Any], collection: Collection | None
 ) -> bytes:
-    """A tailable cursor, which only the oplog and capped collections have. One on an empty collection is closed at
-    once, as MongoDB's."""
+    """Open a tailable cursor. Raise 2 unless the namespace is the oplog or a capped collection.
+
+    As in MongoDB, a cursor on an empty collection is closed at once."""
     body = request.body
     is_oplog = namespace == OPLOG and context.store.oplog_enabled
     if collection is None and not is_oplog:
@@ -314,7 +314,7 @@ def _tail(
 def _tailable(
     context: CommandContext, request: Request, namespace: str, spec: dict[str, Any], collection: Collection | None
 ) -> Iterator[bytes]:
-    """The documents of a tailable cursor: matched, skipped, projected. `collection`: None for the oplog."""
+    """Return the documents of a tailable cursor: matched, skipped, projected. `collection`: None for the oplog."""
     body = request.body
     collation, variables = collation_of(collection, body.get("collation")), variables_of(context, request)
     if collection is None:
@@ -334,7 +334,7 @@ def _tailable(
 
 
 def pauses(engine: Engine, request: Request) -> bool:
-    """Whether a find may look at more than the one document whose `_id` it names."""
+    """Whether a find may read more than the one document with the `_id` of its filter."""
     if request.repeated is not None and request.repeated.id_at:
         return False
     spec = request.body.get("filter")

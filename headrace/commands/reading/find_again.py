@@ -1,4 +1,4 @@
-"""A find by `_id` whose client has sent it before for another `_id`: see `Command.again`."""
+"""A find by `_id` whose client has sent the same command before, maybe with another `_id`: see `Command.again`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _INT32 = Struct("<i").pack
 _PLAIN: Final = frozenset({"find", "filter", "limit", "singleBatch", "lsid", "$db", "$clusterTime", "comment"})
-"""The fields of a find that change nothing about how one document is found by its `_id`."""
+"""The fields of a find that do not affect how one document is found by `_id`."""
 _BEFORE_BATCH: Final = b"\x04firstBatch\x00"
 _TOTAL: Final = "commands.find.total"
 
@@ -36,7 +36,7 @@ class _Facts(NamedTuple):
 
 
 def again(engine: Engine, request: Request, txn: WriteTransaction | None) -> bytes | None:
-    """Find one document by its `_id`, and answer; None where there is none, or where anything is special."""
+    """Find one document by `_id` and return the reply; None if it does not exist or anything is special."""
     repeated, store = request.repeated, engine.store
     if repeated is None or not repeated.id_at or engine.fail_points.active or not store.oplog_enabled:
         return None
@@ -54,9 +54,9 @@ def again(engine: Engine, request: Request, txn: WriteTransaction | None) -> byt
         record = kv.get(collection.number_key + key, db=tables["ids"])
         document = None if record is None else kv.get(collection.number_key + record, db=tables["documents"])
     except (CommandError, LmdbError):
-        return None  # which the command meets again
+        return None  # the command raises the error again
     if document is None:
-        return None  # nothing, or what is damaged
+        return None  # missing or damaged
     engine.metrics[_TOTAL] += 1
     store.uses.ids[collection.number] += 1
     after, size = facts.after_batch, len(document)
@@ -69,9 +69,9 @@ def again(engine: Engine, request: Request, txn: WriteTransaction | None) -> byt
 
 
 def _facts_of(request: Request) -> Any:
-    """The facts of a find whose fields are plain, False for any other."""
+    """Return the facts of a find that has only plain fields; otherwise False."""
     body = request.body
-    if not body.keys() <= _PLAIN or request.db in INTERNAL_DATABASES:  # where more is shown than is stored
+    if not body.keys() <= _PLAIN or request.db in INTERNAL_DATABASES:  # these have virtual collections
         return False
     try:
         namespace = target(request)

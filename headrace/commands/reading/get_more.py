@@ -1,4 +1,4 @@
-"""getMore: the next batch of a cursor; of a tailing one, when there is something."""
+"""getMore: the next batch of a cursor. A cursor that awaits data waits until there are documents."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIELDS: Final = Fields(
 
 
 def run(context: CommandContext, request: Request) -> bytes | Wait:
-    """getMore: the next batch, or a `Wait` where the cursor awaits data. Raises 43 for an unknown cursor, 237 for a
+    """getMore: answer the next batch, or wait if the cursor awaits data. Raise 43 for an unknown cursor, 237 for a
     killed one."""
     if context.engine.authorizes and (request.wait_until_ms is not None or request.cursor is not None):
         _require_again(context, request)
@@ -61,7 +61,7 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
         _check_time(body)
     store, position = context.store, context.store.last_position
     batch = _documents(context, cursor, size or None)
-    if not batch and cursor.awaits and not request.time_is_up:  # what was committed while it paused wakes nothing
+    if not batch and cursor.awaits and not request.time_is_up:  # a commit during a pause wakes no wait
         return Wait(_await_ms(body), cursor.key, over=lambda: store.last_position != position)
     if cursor.exhausted:
         context.cursors.remove(cursor_id)
@@ -72,7 +72,7 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
 
 
 def _grants(context: CommandContext, request: Request) -> Any:
-    """By what the getMore was checked; `CHANGED` where that has changed since."""
+    """Return the grants with which the getMore was checked; `CHANGED` if they have changed since."""
     grants = request.client.grants
     if grants is None or not context.engine.authorizes or grants.generation == context.engine.access.generation:
         return grants
@@ -80,7 +80,7 @@ def _grants(context: CommandContext, request: Request) -> Any:
 
 
 def _require_again(context: CommandContext, request: Request) -> None:
-    """Raise 13 where the user has lost, since the getMore came, what opening the cursor required."""
+    """Raise 13 if the user has lost a required privilege since the getMore arrived."""
     if request.client.is_program:
         return
     access, cursor = context.engine.access, request.cursor
@@ -90,7 +90,7 @@ def _require_again(context: CommandContext, request: Request) -> None:
 
 
 def _documents(context: CommandContext, cursor: DocumentCursor, count_max: int | None) -> list[bytes]:
-    """The next batch, read as the cursor's own command would read it now. A failure closes the cursor."""
+    """Return the next batch, read through the context of the cursor's own command. A failure closes the cursor."""
     if cursor.in_use:
         raise CommandError(12051, f"cursor id {cursor.id} is already in use")
     clock, reader = context.clock, cursor.context
@@ -128,7 +128,7 @@ def _check_time(body: dict[str, Any]) -> None:
 
 
 def _await_ms(body: dict[str, Any]) -> float:
-    """How long a getMore may wait: `maxTimeMS`, or MongoDB's second."""
+    """Return how long a getMore may wait, in ms: `maxTimeMS`, or MongoDB's default of a second."""
     value = MAX_TIME_MS.of(body)
     return float(limits.AWAIT_MS_DEFAULT if value is None else value)
 

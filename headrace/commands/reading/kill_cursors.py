@@ -1,4 +1,4 @@
-"""killCursors: close cursors; those that do not exist are listed in the reply."""
+"""killCursors: close cursors. The reply lists the cursors that do not exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CURSORS: Final = array("cursors", "long", required=True)
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
-    """killCursors: close cursors of a namespace; the reply lists which were open."""
+    """killCursors: close cursors of a namespace. The reply lists the cursors that were open."""
     name = request.body[request.name]
     if type(name) is not str or not name:
         target(request)

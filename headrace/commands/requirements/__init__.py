@@ -1,1 +1,1 @@
-"""Requirements of commands that depend on the request: pipelines, writes, cursors and other clients' operations."""
+"""Privilege requirements that depend on the request: pipelines, writes, cursors and other clients' operations."""

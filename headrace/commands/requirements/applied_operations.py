@@ -1,6 +1,6 @@
-"""The requirement of `applyOps`: that of its operations as commands, and `useUUID` and `forceUUID` for UUIDs.
+"""The requirement of `applyOps`: the requirements of its operations, and `useUUID` and `forceUUID` for UUIDs.
 
-A UUID can name another collection than the operation does: then both must be allowed.
+If a UUID belongs to another collection than the operation names, both collections must be allowed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
 
 _ACTIONS: Final = {"d": frozenset({"remove"}), "i": frozenset({"insert", "update"}), "u": frozenset({"update"})}
-"""An insert replaces a document that is there."""
+"""The required actions by operation. An insert may replace an existing document, so it also requires `update`."""
 _UPSERT: Final = frozenset({"insert", "update"})
 _NOTE: Final = (CLUSTER, frozenset({"appendOplogNote"}))
 _UUIDS: Final = (CLUSTER, frozenset({"forceUUID", "useUUID"}))

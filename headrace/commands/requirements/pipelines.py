@@ -1,7 +1,7 @@
 """The requirements of an aggregation: for its source, the collections that its stages read, and its target.
 
-For a view, the view itself is required, not the collections it reads. An invalid pipeline requires the privileges of
-its valid part: the parser refuses it after the check.
+For a view, the requirement is for the view itself, not for the collections that it reads. An invalid pipeline requires
+the privileges of its valid part, because the parser refuses it after the check.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _SOURCES: Final = {
     "$listSearchIndexes": frozenset({"listSearchIndexes"}),
     "$planCacheStats": frozenset({"planCacheRead"}),
 }
-"""Stages that describe a collection: what they require instead of `find`."""
+"""The stages that describe a collection, and the actions that they require instead of `find`."""
 _CLUSTER_WIDE: Final = {
     "$listClusterCatalog": frozenset({"listClusterCatalog"}),
     "$querySettings": frozenset({"querySettings"}),
 }
-"""Stages that show what holds for the whole cluster."""
+"""The stages that show data of the whole cluster."""
 _OF_USERS: Final = {
     "$currentOp": frozenset({"inprog"}),
     "$listLocalSessions": frozenset({"listSessions"}),
     "$listSessions": frozenset({"listSessions"}),
 }
-"""Stages that show one's own, and with `allUsers` everybody's."""
+"""The stages that show the user's own data, and with `allUsers` the data of all users."""
 
 
 HERE: Final = frozenset({
@@ -47,11 +47,11 @@ HERE: Final = frozenset({
     "$group", "$limit", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$sample", "$set",
     "$setWindowFields", "$skip", "$sort", "$sortByCount", "$unset", "$unwind",
 })  # fmt: skip
-"""Stages that require only `find` on the collection: they work on their input."""
+"""The stages that require only `find` on the collection, because they work on their input."""
 
 
 def _variant(request: Request) -> bool | None:
-    """True of a pipeline of such stages; any other is looked at each time."""
+    """Return True for a pipeline of `HERE` stages only; None: check the pipeline each time."""
     pipeline = request.body.get("pipeline")
     for stage in pipeline if type(pipeline) is list else ():
         if type(stage) is not dict or not HERE.issuperset(stage):
@@ -60,7 +60,7 @@ def _variant(request: Request) -> bool | None:
 
 
 def aggregation(engine: Engine, request: Request, grants: Grants) -> Iterator[Privilege]:
-    """The privileges of an aggregate."""
+    """Yield the privileges that an aggregate requires."""
     body = request.body
     pipeline = body.get("pipeline")
     stages = pipeline if type(pipeline) is list else []
@@ -71,7 +71,7 @@ def aggregation(engine: Engine, request: Request, grants: Grants) -> Iterator[Pr
 
 
 def reading(namespace: str, db: str, pipeline: Any, grants: Grants) -> Iterator[Privilege]:
-    """The privileges of a pipeline over a collection, such as a view's."""
+    """Yield the privileges that a pipeline over a collection requires, such as a view's."""
     yield from _pipeline(namespace, db, pipeline if type(pipeline) is list else [], grants)
 
 
@@ -84,7 +84,7 @@ def _pipeline(namespace: str, db: str, stages: list[Any], grants: Grants) -> Ite
 
 
 def _first(stages: Any) -> tuple[str, Any]:
-    """The name and the argument of the stage that a pipeline begins with; empty for none."""
+    """Return the name and the argument of the first stage; ("", None) without one."""
     first = stages[0] if type(stages) is list and stages else None
     return next(iter(first.items()), ("", None)) if type(first) is dict else ("", None)
 
@@ -95,7 +95,7 @@ def _source(namespace: str, db: str, first: tuple[str, Any], grants: Grants) -> 
         options = spec if type(spec) is dict else {}
         scope = ANY_NORMAL if options.get("allChangesForCluster") else namespace
         yield scope, WATCH
-        if options.get("showSystemEvents") and scope.endswith("."):  # which privileges on databases do not cover
+        if options.get("showSystemEvents") and scope.endswith("."):  # privileges on databases do not cover it
             yield f"{scope}system.js", WATCH
     elif name in _OF_USERS:
         if type(spec) is dict and (spec.get("allUsers") or not _only_self(spec, grants)):
@@ -109,7 +109,7 @@ def _source(namespace: str, db: str, first: tuple[str, Any], grants: Grants) -> 
 
 
 def _only_self(spec: dict[str, Any], grants: Grants) -> bool:
-    """Whether the `users` of listed sessions are only the client's own user."""
+    """Whether a list of sessions is limited to the client's own user."""
     users = spec.get("users")
     return users is None or (
         type(users) is list and all(item == {"user": grants.name.user, "db": grants.name.db} for item in users)
@@ -127,7 +127,7 @@ def _merging(spec: Any) -> frozenset[str]:
 
 
 def _target(name: str, spec: Any, db: str) -> str:
-    """The namespace that `$out` or `$merge` writes."""
+    """Return the namespace that `$out` or `$merge` writes to."""
     into = spec.get("into") if name == "$merge" and type(spec) is dict else spec
     if type(into) is dict:
         return f"{into.get('db', db)}.{into.get('coll', '')}"
@@ -135,7 +135,7 @@ def _target(name: str, spec: Any, db: str) -> str:
 
 
 def _outputs(stages: list[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield name and argument of each `$out` and `$merge`. The parser refuses those inside other stages."""
+    """Yield the name and argument of each `$out` and `$merge`. The parser refuses them inside other stages."""
     for stage in stages:
         for name in ("$merge", "$out"):
             if type(stage) is dict and name in stage:

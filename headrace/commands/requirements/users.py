@@ -30,13 +30,13 @@ _VIEW_USER: Final = _one("viewUser")
 
 
 def _on_roles(request: Request, actions: frozenset[str]) -> Iterator[Privilege]:
-    """The actions on the database of each role that the request lists."""
+    """Yield the actions on the database of each role in the request."""
     for role in role_names(request.body.get("roles") or [], request.db):
         yield f"{role.db}.", actions
 
 
 def _on_privileges(request: Request, actions: frozenset[str]) -> Iterator[Privilege]:
-    """The actions on the database of each privilege; on `admin` where that is of no database or of several."""
+    """Yield the actions on the database of each privilege; on `admin` if it covers no database or several."""
     for item in request.body.get("privileges") or []:
         resource = parse_privilege(item)[0]
         database = "" if resource in (ANY, CLUSTER) else resource.partition(".")[0]

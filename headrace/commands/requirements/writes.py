@@ -1,7 +1,7 @@
 """Requirements of writes and changes of the catalog.
 
-Rule: a requirement reads a request exactly as the command does, the same of several fields of one name and numbers of
-any type. Where it does not, it is stricter.
+Rule: a requirement reads a request exactly as the command does, including repeated fields and numbers of any type. If
+not, it is stricter.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RENAME: Final = frozenset({"renameCollectionSameDB"})
 _ACTIONS: Final = {"delete": _REMOVE, "insert": _INSERT, "update": _UPDATE}
 _INT32: Final = 0x10
 _HEAD_END: Final = 4 + 1 + len(b"insert\0") + 4
-"""Where the first element of an operation ends, if it is an int: `insert`, `update` and `delete` are equally long."""
+"""The end of an operation's first element, if it is an int: `insert`, `update` and `delete` are equally long."""
 
 
 def _insert(engine: Engine, request: Request, grants: Grants) -> Iterable[Privilege]:
@@ -65,7 +65,7 @@ def _upserts(request: Request) -> bool:
 
 
 def _has_upsert(raw: bytes) -> bool:
-    """Whether a statement has a field `upsert` that is true; of several, any."""
+    """Whether a statement has a field `upsert` that is true; if it is repeated, any of them."""
     return any(
         name == b"upsert" and truthy(value_of(kind, raw, low, high)) for kind, name, low, high in iter_elements(raw)
     )
@@ -80,8 +80,7 @@ def _find_and_modify(engine: Engine, request: Request, grants: Grants) -> Iterat
 
 
 def _bulk_write(engine: Engine, request: Request, grants: Grants) -> Iterator[Privilege]:
-    """The privileges of a bulkWrite. Among operations with the same first bytes, up to their namespace's number, one is
-    parsed."""
+    """Yield the privileges of a bulkWrite. Of operations with the same kind and namespace number, parse only one."""
     namespaces = namespaces_of(request)
     operations = raw_documents(request, "ops")
     upserts = any(b"upsert" in raw and _has_upsert(raw) for raw in operations)
@@ -89,7 +88,7 @@ def _bulk_write(engine: Engine, request: Request, grants: Grants) -> Iterator[Pr
     heads = {raw[:_HEAD_END] if raw[4] == _INT32 else raw: raw for raw in operations}
     for kind, number in dict.fromkeys(operation_target(raw) for raw in list(heads.values())):
         if not 0 <= number < len(namespaces):
-            continue  # which the command refuses
+            continue  # the command refuses it
         namespace = namespaces[number]
         yield namespace, _UPSERT if kind == "update" and upserts else _ACTIONS[kind]
         if bypasses:
@@ -104,8 +103,8 @@ def _create(engine: Engine, request: Request, grants: Grants) -> Iterator[Privil
 
 
 def _of_view(request: Request, grants: Grants, source: Any) -> Iterator[Privilege]:
-    """The privileges to define a view. A user that can read the view needs those to read its sources; every user needs
-    those of its system collections."""
+    """Yield the privileges to define a view. A user that can read the view must be able to read its sources. Every user
+    must be able to read its system collections."""
     if type(source) is str:
         reads_view = grants.permits(namespace_of(request), FIND)
         for required in reading(f"{request.db}.{source}", request.db, request.body.get("pipeline"), grants):

@@ -1,1 +1,1 @@
-"""The commands about the server: what it is, what it does, its parameters and sessions."""
+"""The commands about the server: its version, status, parameters and sessions."""

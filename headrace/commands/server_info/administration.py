@@ -27,13 +27,13 @@ MESSAGE: Final = string("message")
 
 
 def top(context: CommandContext, request: Request) -> dict[str, Any]:
-    """top: how often each collection was used since the start, and for how long."""
+    """top: answer how often each collection was used since the server's start, and for how long."""
     return {"totals": {"note": "all times in microseconds", **context.engine.usage.totals()}}
 
 
 def fsync(context: CommandContext, request: Request) -> dict[str, Any]:
-    """fsync: acknowledged writes are on disk already. With `lock`, no write begins from now on, and those of the same
-    commit are on disk with the answer: the directory can be copied."""
+    """fsync: do nothing without `lock`, because acknowledged writes are on disk. With `lock`, no new write begins. At
+    the answer all earlier writes are on disk, and the directory can be copied."""
     if not LOCK.of(request.body):
         return {"numFiles": 1}
     count = context.engine.write_lock.take(request)
@@ -45,13 +45,13 @@ def fsync(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def fsync_unlock(context: CommandContext, request: Request) -> dict[str, Any]:
-    """fsyncUnlock: take back one `fsync` with `lock`. Raises 20 where there is none."""
+    """fsyncUnlock: undo one `fsync` with `lock`. Raise 20 if there is none."""
     return {"info": "fsyncUnlock completed", "lockCount": Int64(context.engine.write_lock.release())}
 
 
 def block_user_writes(context: CommandContext, request: Request) -> dict[str, Any]:
-    """setUserWriteBlockMode: refuse the writes of users, or take them again; it outlives the server. Raises 20 on a
-    standalone, and for another reason than that of the block."""
+    """setUserWriteBlockMode: block the writes of users, or allow them again. A block survives a restart. Raise 20 on a
+    standalone, or if the existing block has another reason."""
     if not context.store.oplog_enabled:
         raise CommandError(20, "setUserWriteBlockMode cannot be run on standalones")
     reason, stored = REASON.of(request.body), context.txn.cluster_parameters.get(BLOCK)
@@ -66,20 +66,19 @@ def block_user_writes(context: CommandContext, request: Request) -> dict[str, An
 
 
 def compact_automatically(context: CommandContext, request: Request) -> dict[str, Any]:
-    """autoCompact: nothing is to be done, on or off: what is freed is used again by the next writes, as always, and
-    `compact` is for a file that has become much larger than what it holds."""
+    """autoCompact: do nothing, because later writes always reuse freed pages. Use `compact` to shrink a data file that
+    is much larger than its content."""
     return {}
 
 
 def drop_connections(context: CommandContext, request: Request) -> dict[str, Any]:
-    """dropConnections: close the connections that this server has opened to others, and a set of one has none."""
+    """dropConnections: do nothing, because a set of one has no connections to other servers."""
     return {}
 
 
 def rotate_certificates(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Read the files with certificates again: new connections get the new ones, all others stay. Raises 140 if they
-    cannot be used, and then the old ones stay; 13 for a client on another machine, unless its user has the
-    privilege."""
+    """rotateCertificates: read the certificate files again, for new connections. Raise 140 if they cannot be used; the
+    old ones then stay in use. Raise 13 for a client on another machine, unless its user has the privilege."""
     if not context.engine.authorizes:
         require_loopback(request)
     context.engine.shell.rotate_certificates(MESSAGE.of(request.body))
@@ -87,7 +86,7 @@ def rotate_certificates(context: CommandContext, request: Request) -> dict[str, 
 
 
 def rotate_log(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Begin new files of the log (`server`), the audit log (`audit`) or, for 1, both. Raises 2, 37."""
+    """logRotate: begin new files of the log (`server`), the audit log (`audit`) or both (1). Raise 2 or 37."""
     which = request.body["logRotate"]
     if isinstance(which, str) and which not in ("audit", "server"):
         raise CommandError(2, f"Unknown log type '{which}': server or audit, or 1 for both")
@@ -96,8 +95,8 @@ def rotate_log(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def shut_down(context: CommandContext, request: Request) -> dict[str, Any]:
-    """End as at SIGTERM: what was begun is answered, and nothing more. Raises 13 for a
-    client on another machine, 115 for a server inside a process."""
+    """shutdown: stop as on SIGTERM, after all running commands are answered. Raise 13 for a client on another machine,
+    115 for a server embedded in a process."""
     if not context.engine.authorizes:
         require_loopback(request)
     end_server = context.engine.shell.shut_down

@@ -1,5 +1,4 @@
-"""testVersion2: a command outside of version 1 of the stable API, for drivers' tests; only with
-`--enable-test-commands`."""
+"""testVersion2: a command outside version 1 of the stable API, for drivers' tests, with `--enable-test-commands`."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ _API: Final = ("apiVersion", "apiStrict", "apiDeprecationErrors")
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
-    """testVersion2: the fields of the stable API that came with it. With `apiStrict` it is error 323."""
+    """testVersion2: answer the request's stable API fields. With `apiStrict` the command is error 323."""
     return {name: request.body[name] for name in _API if name in request.body}
 
 

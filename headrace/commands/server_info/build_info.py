@@ -1,7 +1,7 @@
 """The identity of this server: buildInfo, hostInfo, getCmdLineOpts, getLog, features, listCommands.
 
-Rule: it says which release of MongoDB it speaks like (`version`), because drivers and shells decide by
-that, and says openly beside it that it is Headrace.
+Rule: `version` is the release of MongoDB that the server follows, because drivers and shells decide by it. Other fields
+say openly that the server is Headrace.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _LOGS: Final = ("global", "startupWarnings")
 
 
 def build_info(context: CommandContext, request: Request) -> dict[str, Any]:
-    """buildInfo: the MongoDB release that is followed, and Headrace's own version."""
-    import ssl  # a server has it; a store in a program goes without its memory
+    """buildInfo: answer the MongoDB release that the server follows, and Headrace's own version."""
+    import ssl  # late, to save memory in an embedded store
 
     return {
         "version": MONGODB_VERSION_TEXT,
@@ -55,12 +55,12 @@ def build_info(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def features(context: CommandContext, request: Request) -> dict[str, Any]:
-    """features: as MongoDB answers without JavaScript."""
+    """features: answer as MongoDB without JavaScript."""
     return {"js": {"utf8": False}}
 
 
 def host_info(context: CommandContext, request: Request) -> dict[str, Any]:
-    """hostInfo: the machine, its memory and its operating system."""
+    """hostInfo: describe the machine, its memory and its operating system."""
     memory_mb = _memory_bytes() // (1024 * 1024)
     cores = os.cpu_count() or 1
     return {
@@ -85,7 +85,7 @@ def _memory_bytes() -> int:
 
 
 def get_cmd_line_opts(context: CommandContext, request: Request) -> dict[str, Any]:
-    """getCmdLineOpts: the command line, and the options parsed from it."""
+    """getCmdLineOpts: answer the command line, and the options parsed from it."""
     options = context.engine.options
     net: dict[str, Any] = {"bindIp": ",".join(options.bind_ips), "port": options.port}
     if options.unix_socket_prefix is not None:
@@ -104,7 +104,7 @@ def get_cmd_line_opts(context: CommandContext, request: Request) -> dict[str, An
 
 
 def _tls(options: TlsOptions) -> dict[str, Any]:
-    """`net.tls` as MongoDB's configuration file has it; the password is not shown."""
+    """Return `net.tls` as in MongoDB's configuration file, without the password."""
     shown: dict[str, Any] = {"mode": options.mode, "certificateKeyFile": str(options.certificate_key_file)}
     if options.certificate_key_password is not None:
         shown["certificateKeyFilePassword"] = "<password>"
@@ -122,7 +122,7 @@ def _tls(options: TlsOptions) -> dict[str, Any]:
 
 
 def get_log(context: CommandContext, request: Request) -> dict[str, Any]:
-    """The last lines of the server's log, as they are in it; raises 96."""
+    """getLog: answer the last lines of the server's log. Raise 96 for an unknown log."""
     name = request.body["getLog"]
     if name == "*":
         return {"names": list(_LOGS)}
@@ -134,7 +134,7 @@ def get_log(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def list_commands(context: CommandContext, request: Request) -> dict[str, Any]:
-    """listCommands: all commands by name, with their aliases."""
+    """listCommands: answer all commands by name, with their aliases."""
     listed: dict[str, Any] = {}
     for command in sorted(set(context.engine.commands.values()), key=lambda command: command.name):
         aliases = {"deprecatedAliases": list(command.aliases)} if command.aliases else {}

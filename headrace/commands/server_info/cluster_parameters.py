@@ -1,8 +1,8 @@
 """setClusterParameter and getClusterParameter: settings of the deployment, stored beside the catalog.
 
     changeStreamOptions     how long pre- and post-images are kept
-    defaultMaxTimeMS        the time limit of reads that name none
-    all others              are stored and shown; they are about sharding, Atlas or change collections
+    defaultMaxTimeMS        the time limit of reads without `maxTimeMS`
+    all others              only stored and shown; they concern sharding, Atlas or change collections
 
 Source: MongoDB's manual, "Cluster Parameters".
 """
@@ -34,7 +34,7 @@ def _is_time(path: str, value: Any) -> None:
     if type(value) is str:
         if value != "off":
             raise CommandError(2, "Expected the string 'off' or a number for 'expireAfterSeconds' parameter")
-    elif not double_of(value) >= 1:  # a NaN is none either
+    elif not double_of(value) >= 1:  # refuses NaN, too
         raise CommandError(2, "Expected a positive integer for 'expireAfterSeconds' parameter")
 
 
@@ -52,15 +52,15 @@ VALUE: Final = Fields(IMAGES)
 
 @dataclass(frozen=True, slots=True)
 class ClusterParameter:
-    """A parameter: its fields, and its value where none was set."""
+    """A parameter: its fields, and its default value."""
 
     fields: Fields
     default: dict[str, Any]
     reads: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-    """Returns what is stored of a value; None: each field, or its default."""
+    """A function that returns the stored form of a value; None: store each field, or its default."""
 
     def stored(self, name: str, value: dict[str, Any]) -> dict[str, Any]:
-        """Return what is stored of a value. Raises what its declarations raise."""
+        """Return the stored form of a value. Raise the errors of the declared fields."""
         if self.reads is not None:
             return self.reads(value)
         self.fields.check(name, value)
@@ -70,7 +70,7 @@ class ClusterParameter:
 
 
 def _change_stream_options(value: dict[str, Any]) -> dict[str, Any]:
-    """MongoDB reads this one by hand: whatever is wrong with it is error 2."""
+    """Return the stored form of `changeStreamOptions`. As in MongoDB, every error is 2."""
     try:
         VALUE.check(PARAMETER, value)
     except CommandError as error:
@@ -105,7 +105,7 @@ PARAMETERS: Final = {
 
 
 def set_cluster_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
-    """setClusterParameter: one parameter, from this machine. Raises 2, 4, 13, 14, 20, 52, 72, 40415."""
+    """setClusterParameter: set one parameter. Raise 2, 4, 13, 14, 20, 52, 72 or 40415."""
     if not context.engine.authorizes:
         require_loopback(request)
     if not context.store.oplog_enabled:
@@ -140,7 +140,7 @@ def _shown(context: CommandContext, name: str) -> dict[str, Any]:
 
 
 def get_cluster_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
-    """getClusterParameter: one name, several, or `*`. Raises 2, 4, 14."""
+    """getClusterParameter: answer one parameter, several, or all (`*`). Raise 2, 4 or 14."""
     wanted = request.body[request.name]
     if type(wanted) not in (str, list):
         raise CommandError(

@@ -1,4 +1,4 @@
-"""configureFailPoint: sets a fail point, or switches it off; only with `--enable-test-commands`."""
+"""configureFailPoint: set a fail point, or switch it off; only with `--enable-test-commands`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ MODE: Final = Field("mode", FieldType(("string", "object")), None)
 
 
 def configure(context: CommandContext, request: Request) -> dict[str, Any]:
-    """configureFailPoint: set one, or `mode: "off"`. Raises 266 for an unknown name, 2, 9, 14 for a bad mode."""
+    """configureFailPoint: set a fail point, or remove it with `mode: "off"`. Raise 266 for an unknown name, 20 without
+    a mode, 2, 9 or 14 for an invalid one."""
     body = request.body
     name = body["configureFailPoint"]
     if name not in NAMES:

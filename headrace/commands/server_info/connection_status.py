@@ -12,12 +12,12 @@ from headrace.dispatch.requirement import ANYONE
 
 
 def ping(context: CommandContext, request: Request) -> bytes:
-    """Answers; the reply's operationTime is where a stream would start now."""
+    """ping: answer. A change stream opened now would start at the reply's operationTime."""
     return b""
 
 
 def whats_my_uri(context: CommandContext, request: Request) -> dict[str, Any]:
-    """whatsmyuri: the client's end of the connection."""
+    """whatsmyuri: answer the client's address."""
     return {"you": request.client.address}
 
 

@@ -1,8 +1,8 @@
-"""Operations in progress: commands that run or wait, open transactions and cursors. currentOp, killOp, and stages.
+"""currentOp and killOp: operations in progress, which are running and waiting commands, transactions and cursors.
 
-A read that takes long runs in turns with others and is seen in progress; so is what waits (a getMore for events, a
-write for a transaction), and the command that asks. A connection does one thing at a time: its number is the number of
-its operation.
+Operations in progress include long reads that run in turns, waiting commands (a getMore for events, a write for a
+transaction), and the command itself. A connection runs one operation at a time, so the connection's number is also the
+operation's number.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_FILTER: Final = GENERIC.by_name.keys() | {"$all", "$ownOps", "currentOp"}
 
 
 def current_op(context: CommandContext, request: Request) -> dict[str, Any]:
-    """The operations that match the command's other fields."""
+    """currentOp: answer the operations that match the command's other fields."""
     matches = parse_filter({name: value for name, value in request.body.items() if name not in _NO_FILTER})
     in_progress = operations(
         context,
@@ -37,7 +37,7 @@ def current_op(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def kill_op(context: CommandContext, request: Request) -> dict[str, Any]:
-    """killOp: end the operation of this number with error 11601. As in MongoDB, success is not reported."""
+    """killOp: end the operation with this number with error 11601. As in MongoDB, success is not reported."""
     number = OP.of(request.body)
     if number is None:
         raise CommandError(4, 'Missing expected field "op"')

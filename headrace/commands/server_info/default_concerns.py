@@ -1,6 +1,6 @@
-"""setDefaultRWConcern, getDefaultRWConcern: the read and write concern of commands that name none.
+"""setDefaultRWConcern, getDefaultRWConcern: the read and write concern of commands without their own.
 
-Every read sees the last commit and every write is on disk before it is answered, so the defaults decide only which
+Every read sees the last commit, and every write is on disk before it is answered. So the defaults decide only which
 writes have a `writeConcernError`. They are stored with the cluster parameters.
 """
 
@@ -31,15 +31,16 @@ _SUITABLE: Final = ("available", "local", "majority")
 
 
 def get_defaults(context: CommandContext, request: Request) -> dict[str, Any]:
-    """getDefaultRWConcern: what was set, or MongoDB's implicit defaults. Raises 51300 on a standalone."""
+    """getDefaultRWConcern: answer the defaults that were set, or MongoDB's implicit ones. Raise 51300 on a
+    standalone."""
     _require_set(context, request)
     more = {"inMemory": True} if IN_MEMORY.of(request.body) else {}
     return {**_reply(context.store.cluster_parameters.get(DEFAULTS) or {}, context), **more}
 
 
 def set_defaults(context: CommandContext, request: Request) -> dict[str, Any]:
-    """setDefaultRWConcern: raises 2 and 79 for concerns that cannot be defaults, 20 to unset the write concern, 51300
-    on a standalone."""
+    """setDefaultRWConcern: set the defaults. Raise 2 or 79 for concerns that cannot be defaults, 20 to unset the write
+    concern, 51300 on a standalone."""
     _require_set(context, request)
     body = request.body
     if body.get("defaultReadConcern") is None and body.get("defaultWriteConcern") is None:

@@ -1,10 +1,10 @@
-"""hello, and isMaster of old: a driver's first command, repeated to monitor the server.
+"""hello and its old form isMaster: a driver's first command, which it repeats to monitor the server.
 
-Rule: `me`, `hosts` and `primary` are the address at which this client has reached us, since that is what
-its driver will connect to next, whatever names the machine goes by.
+Rule: `me`, `hosts` and `primary` are the address at which this client has reached the server, because the driver will
+connect to it next, whatever other names the machine has.
 
-A driver that sends the `topologyVersion` it knows, with `maxAwaitTimeMS`, wants the answer when something
-has changed. In a set of one that is a `replSetStepDown`, and its end; otherwise it waits until its time is up. A
+A driver may send the `topologyVersion` that it knows, with `maxAwaitTimeMS`, to get the answer when the topology has
+changed. In a set of one, it changes with a `replSetStepDown` and its end; otherwise hello waits until its time is up. A
 restarted server has another process id and answers at once. `dispatch/exhaust.py` has the streaming form.
 
 Source: the drivers' specification of server discovery and monitoring.
@@ -33,7 +33,7 @@ COMPRESSORS: Final = frozenset({"snappy", "zlib", "zstd"})
 """The compressors of `wire/compression.py`."""
 WIRE_VERSION_MIN: Final = 0
 WIRE_VERSION_MAX: Final = 27
-"""MongoDB 8.2."""
+"""The wire version of MongoDB 8.2."""
 
 COMPRESSION: Final = array("compression")
 HELLO_OK: Final = boolean("helloOk")
@@ -50,7 +50,7 @@ _FIELDS: Final = Fields(
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
-    """hello, isMaster: the reply, or a `Wait` for a client that awaits a change of the topology."""
+    """hello, isMaster: describe the server, or wait if the client awaits a change of the topology."""
     body = request.body
     topology = topology_version(context.engine)
     counter = int(topology["counter"])
@@ -81,7 +81,8 @@ def run(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
 
 
 def _wait_ms(context: CommandContext, body: dict[str, Any], counter: int) -> float:
-    """How long this client wants to wait for news; 0 for an answer now. Raises 31368, 31372, 31373, 31382."""
+    """Return how long the client wants to wait for a change, in ms; 0: answer now. Raise 31368, 31372, 31373 or
+    31382."""
     known = body.get("topologyVersion")
     wait_ms = MAX_AWAIT_TIME_MS.of(body)
     if known is None:
@@ -107,9 +108,9 @@ def _wait_ms(context: CommandContext, body: dict[str, Any], counter: int) -> flo
 
 
 def _remember_client(info: ClientInfo, body: dict[str, Any]) -> None:
-    """Store the client's metadata and the compressors it knows.
+    """Store the client's metadata and compressors.
 
-    Raises 184 and 185 for metadata that is too long, 186 if the client sends a different one later.
+    Raise 184 or 185 if the metadata is too long, 186 if the client later sends different metadata.
     """
     client = body.get("client")
     if client is not None:

@@ -1,6 +1,6 @@
 """Commands of monitoring tools: connPoolStats, getDiagnosticData, lockInfo, logApplicationMessage.
 
-What they ask about that is not here (connections to other servers, locks between threads) is answered as none.
+The server has no connections to other servers and no locks between threads, so these are reported as none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MESSAGE: Final = string("logApplicationMessage", required=True)
 
 
 def connection_pools(context: CommandContext, request: Request) -> dict[str, Any]:
-    """connPoolStats: a set of one member connects to no other server."""
+    """connPoolStats: answer that there are no connections to other servers."""
     counts = ("totalInUse", "totalAvailable", "totalLeased", "totalCreated", "totalRefreshing", "totalRefreshed")
     return {
         "numClientConnections": 0, "numAScopedConnections": 0, **dict.fromkeys(counts, 0), "pools": {}, "hosts": {},
@@ -31,7 +31,7 @@ def connection_pools(context: CommandContext, request: Request) -> dict[str, Any
 
 
 def diagnostic_data(context: CommandContext, request: Request) -> dict[str, Any]:
-    """getDiagnosticData: what serverStatus answers, and when. MongoDB's is what it last wrote to its files."""
+    """getDiagnosticData: answer serverStatus with its times. MongoDB answers the last data written to its files."""
     began_ms = context.clock.now_ms()
     status = server_status.run(context, request)
     return {
@@ -44,12 +44,12 @@ def diagnostic_data(context: CommandContext, request: Request) -> dict[str, Any]
 
 
 def locks(context: CommandContext, request: Request) -> dict[str, Any]:
-    """lockInfo: no locks between threads; `currentOp` shows which writes wait for a transaction."""
+    """lockInfo: answer no locks. `currentOp` shows the writes that wait for a transaction."""
     return {"lockInfo": []}
 
 
 def log_message(context: CommandContext, request: Request) -> dict[str, Any]:
-    """logApplicationMessage: a line of the client's for the audit log. Raises 2 for a long one."""
+    """logApplicationMessage: write the client's message to the audit log. Raise 2 if it is too long."""
     text = MESSAGE.of(request.body)
     if len(text) > limits.APPLICATION_MESSAGE_LENGTH_MAX:
         raise CommandError(2, f"the message has more than {limits.APPLICATION_MESSAGE_LENGTH_MAX} characters")

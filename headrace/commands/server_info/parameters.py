@@ -1,7 +1,7 @@
-"""Server parameters: the table of all there are, and getParameter and setParameter.
+"""Server parameters: the table of all parameters, and getParameter and setParameter.
 
-The engine holds their current values in `context.engine.parameters`, by name. Code reads a parameter there when it
-needs it, so that a change works at once. A parameter of MongoDB that would change nothing here is not in the table.
+`context.engine.parameters` has the current values by name. Code reads a parameter there each time, so a change takes
+effect at once. A MongoDB parameter that would have no effect here is not in the table.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _boolean(name: str, value: Any) -> bool:
 
 
 def _bound(name: str, value: Any) -> float | int | None:
-    """A positive number, or null for the default."""
+    """Return a positive number, or None for the default. Raise 2 for any other value."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
@@ -80,7 +80,7 @@ def _stage_bytes(options: ServerOptions) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter: its value at the start, and how a new one is checked (None: it cannot be changed)."""
+    """One parameter: its initial value, and the check of a new value (None: it cannot be changed)."""
 
     name: str
     first: Callable[[ServerOptions], Any]
@@ -123,12 +123,12 @@ AT_START: Final = frozenset({
 
 
 def first_parameters(options: ServerOptions) -> dict[str, Any]:
-    """The values a server starts with: what `context.engine.parameters` must hold."""
+    """Return the initial values of `context.engine.parameters`."""
     return {name: parameter.first(options) for name, parameter in PARAMETERS.items()}
 
 
 def get_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
-    """The parameters named in the request, or all; raises 72 when none of the names is one."""
+    """getParameter: answer the named parameters, or all. Raise 72 if no name is a parameter."""
     body = request.body
     asked = body["getParameter"]
     details = isinstance(asked, dict) and bool(asked.get("showDetails"))
@@ -149,7 +149,7 @@ def get_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _value(context: CommandContext, name: str) -> Any:
-    """A parameter's value; that of one which is unset is what is in force."""
+    """Return a parameter's value; for an unset `oplogSizeMB`, the size in force."""
     engine = context.engine
     if name == "oplogSizeMB" and engine.parameters[name] is None and engine.oplog_bytes_max is not None:
         return engine.oplog_bytes_max / 1024**2
@@ -157,7 +157,7 @@ def _value(context: CommandContext, name: str) -> Any:
 
 
 def set_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Change parameters, all or none of them; answers what the first was. Raises 2, 20, 72."""
+    """setParameter: change all given parameters or none. Answer the old value of the first. Raise 2, 20 or 72."""
     if not context.engine.authorizes:
         require_loopback(request)
     wanted = [(name, value) for name, value in request.body.items() if name not in GENERIC.by_name][1:]
@@ -181,7 +181,7 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def resize_oplog(context: CommandContext, request: Request) -> dict[str, Any]:
-    """replSetResizeOplog: the same bounds under MongoDB's own command; `size` is in megabytes, null for the default."""
+    """replSetResizeOplog: set the oplog parameters by MongoDB's command. `size` is in megabytes, null: the default."""
     if not context.engine.authorizes:
         require_loopback(request)
     changes: dict[str, Any] = {}
@@ -196,7 +196,7 @@ def resize_oplog(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def set_feature_version(context: CommandContext, request: Request) -> dict[str, Any]:
-    """There is one version, so setting that one changes nothing; any other raises 2."""
+    """setFeatureCompatibilityVersion: accept the only version, without effect. Raise 2 for any other."""
     wanted = request.body["setFeatureCompatibilityVersion"]
     if wanted != FEATURE_VERSION:
         raise CommandError(

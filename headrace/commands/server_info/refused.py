@@ -1,7 +1,7 @@
-"""Commands of MongoDB that Headrace knows and will not answer, with the error each gets and why.
+"""MongoDB commands that Headrace knows but refuses, with the error and the reason.
 
-A name that is in no table at all gets error 59, as in MongoDB: so do the commands of a sharding router
-(`isdbgrid`), of Atlas (`atlasVersion`), and those that release 8.2 no longer has.
+As in MongoDB, a name that is in no table is error 59. This includes commands of mongos (`isdbgrid`), of Atlas
+(`atlasVersion`), and those that release 8.2 has removed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The replica set of one: its status and configuration, and why nothing about it can be changed.
+"""The replica set of one: its status, and its configuration, which cannot be changed.
 
-The set is initiated from the first start on, this server is its only member and the primary, in term 1, except after
-a forced `replSetStepDown`. What is written is on disk before it is acknowledged, so all of a member's positions are
-the same one.
+The set is initiated at the first start. This server is its only member and the primary, in term 1, except after a
+forced `replSetStepDown`. A write is on disk before it is acknowledged, so all optimes of the member are the same.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _CATCH_UP_SECONDS: Final = 10
 
 
 def get_status(context: CommandContext, request: Request) -> dict[str, Any]:
-    """replSetGetStatus: this server as the only member."""
+    """replSetGetStatus: answer this server as the only member."""
     timestamp, wall_ms = context.engine.last_write()
     where, date = op_time(timestamp), DatetimeMS(wall_ms)
     return {
@@ -110,7 +109,7 @@ def _member(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def get_config(context: CommandContext, request: Request) -> dict[str, Any]:
-    """replSetGetConfig: the configuration of a set of one, derived from the options."""
+    """replSetGetConfig: answer the configuration of a set of one, derived from the options."""
     config = {
         "_id": context.engine.options.replica_set,
         "version": 1,
@@ -150,20 +149,20 @@ def _configured_member(context: CommandContext, request: Request) -> dict[str, A
 
 
 def _set_id(context: CommandContext) -> ObjectId:
-    """The set's id: the stored one; without an oplog there may be none."""
+    """Return the set's id: the stored one, or a derived one if none is stored."""
     return ObjectId(context.store.history_id or first_history_id(context.engine.options))
 
 
 def initiate(context: CommandContext, request: Request) -> dict[str, Any]:
-    """replSetInitiate: error 23, as the set is initiated at the start."""
+    """replSetInitiate: raise 23, because the set is initiated at the first start."""
     raise CommandError(23, "already initialized")
 
 
 def step_down(context: CommandContext, request: Request) -> dict[str, Any]:
-    """replSetStepDown: with `force` this server is a secondary for as many seconds, without it that is error 262.
+    """replSetStepDown: with `force`, become a secondary for this number of seconds; without, raise 262.
 
-    MongoDB answers 262 after it has waited for `secondaryCatchUpPeriodSecs`; here no other member can catch up, so that
-    the answer comes at once. Raises 2 for wrong periods, 10107 on a secondary.
+    MongoDB raises 262 after `secondaryCatchUpPeriodSecs`. Here no other member can catch up, so the error comes at
+    once. Raise 2 for invalid periods, 10107 on a secondary.
     """
     engine, force = context.engine, FORCE.of(request.body)
     asked = request.body["replSetStepDown"]
@@ -194,12 +193,12 @@ def step_down(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def reconfigure(context: CommandContext, request: Request) -> dict[str, Any]:
-    """replSetReconfig: error 103, as the configuration cannot be changed."""
+    """replSetReconfig: raise 103, because the configuration cannot be changed."""
     raise CommandError(103, "Headrace is a set of one member, whose configuration cannot be changed")
 
 
 def rollback_id(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Return rollback id 1: nothing was ever rolled back."""
+    """replSetGetRBID: answer rollback id 1, because there are no rollbacks."""
     return {"rbid": 1}
 
 

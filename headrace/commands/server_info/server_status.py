@@ -1,7 +1,7 @@
-"""serverStatus: what the server has counted, in the sections MongoDB's tools look for.
+"""serverStatus: the server's counters, in the sections that MongoDB's tools read.
 
-A section can be left out (`{serverStatus: 1, metrics: 0}`) as in MongoDB. What Headrace does not count is
-not there: no number in the reply is made up.
+As in MongoDB, a section can be left out (`{serverStatus: 1, metrics: 0}`). A number that Headrace does not count is
+absent: no number in the reply is invented.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _OPERATIONS: Final = {
     "delete": ("operations.delete",),
     "getmore": ("commands.getMore.total",),
 }
-"""opcounters' names, and what is counted under each: of writes the statements, of reads the commands."""
+"""The names of opcounters and their metrics: writes are counted by statement, reads by command."""
 _LARGEST: Final = 5
-"""The number of the largest holders of memory to name."""
+"""The number of largest memory accounts to list."""
 _COUNTED: Final = frozenset({"aggregate", "bulkWrite", "delete", "find", "getMore", "insert", "update"})
-"""The commands that opcounters count under a name of their own; all others are under `command`."""
+"""The commands that opcounters count under their own name. All others count under `command`."""
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
-    """serverStatus: the sections that are on by default or requested."""
+    """serverStatus: answer the sections that are on by default or requested."""
     now_ms = context.clock.now_ms()
     uptime_ms = max(0, now_ms - context.engine.started_ms)
     reply: dict[str, Any] = {
@@ -63,13 +63,14 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _asserts(context: CommandContext, request: Request) -> dict[str, Any]:
-    """MongoDB's counts of failures by kind: here every error that a client was answered is one of a user."""
+    """Return MongoDB's counts of failures by kind. Here every error reply counts as `user`."""
     failed = [count for name, count in context.engine.metrics.items() if name.endswith(".failed")]
     return {"regular": 0, "warning": 0, "msg": 0, "user": sum(failed), "tripwire": 0, "rollovers": 0}
 
 
 def _global_lock(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Which commands have begun: those that run in turns, and this one. Nothing waits for a lock between threads."""
+    """Return the numbers of running commands: those that run in turns, and this one. No command waits for a thread
+    lock."""
     active = [waiting.name for waiting in context.engine.shell.waiting_requests() if waiting.name not in _IDLE]
     writers = sum(name in _WRITES for name in active)
     none = {"total": 0, "readers": 0, "writers": 0}
@@ -104,13 +105,14 @@ def _process(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _resident_kb(maximum: int) -> int:
-    """`ru_maxrss` is in bytes on macOS and in kilobytes elsewhere."""
+    """Return `ru_maxrss` in kilobytes: macOS reports it in bytes."""
     return maximum // 1024 if platform.system() == "Darwin" else maximum
 
 
 def _mapped_mb() -> tuple[int, int]:
-    """The address space in use, most of it the map of the data file, and the resident part of it, in MiB. If the system
-    does not report them: 0, and the largest resident size so far."""
+    """Return the address space in use, mostly the map of the data file, and its resident part, both in MiB.
+
+    If the system does not report them, return 0 and the largest resident size so far."""
     try:
         pages = [int(word) for word in Path("/proc/self/statm").read_text().split()[:2]]
     except (OSError, ValueError):
@@ -134,7 +136,7 @@ def _memory(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _metrics(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Every counter but those of connections, its dotted name made a path."""
+    """Return all counters except those of other sections, with each dotted name as a path."""
     section: dict[str, Any] = {}
     for name, count in sorted(context.engine.metrics.items()):
         if name.startswith(_TLS):
@@ -153,7 +155,7 @@ def _metrics(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _network(context: CommandContext, request: Request) -> dict[str, Any] | None:
-    """The counters `network.bytesIn` and `.bytesOut`, and the number of commands."""
+    """Return the counters `network.bytesIn` and `.bytesOut`, and the number of commands."""
     counts = {
         name.split(".")[1]: count for name, count in context.engine.metrics.items() if name.startswith("network.")
     }
@@ -164,7 +166,7 @@ def _network(context: CommandContext, request: Request) -> dict[str, Any] | None
 
 
 def _opcounters(context: CommandContext, request: Request) -> dict[str, Any] | None:
-    """The commands counted, under the six names of opcounters; none where none is counted."""
+    """Return the counts of commands under the six names of opcounters; None if no command was counted."""
     totals = _totals(context)
     if not totals:
         return None
@@ -175,7 +177,7 @@ def _opcounters(context: CommandContext, request: Request) -> dict[str, Any] | N
 
 
 def _totals(context: CommandContext) -> dict[str, int]:
-    """Commands answered, by name: the counters called `commands.NAME.total`."""
+    """Return the number of answered commands by name, from the counters `commands.NAME.total`."""
     return {
         name.split(".")[1]: count
         for name, count in context.engine.metrics.items()
@@ -223,7 +225,7 @@ def _storage_engine(context: CommandContext, request: Request) -> dict[str, Any]
 
 
 def _transport_security(context: CommandContext, request: Request) -> dict[str, Any] | None:
-    """How many TLS connections there have been of each version; nothing where TLS is off."""
+    """Return the number of TLS connections by version; None if TLS is off."""
     if context.engine.options.tls is None:
         return None
     metrics = context.engine.metrics
@@ -231,7 +233,7 @@ def _transport_security(context: CommandContext, request: Request) -> dict[str, 
 
 
 _TLS: Final = "transportSecurity."
-"""Begins the names of counters of TLS connections."""
+"""The prefix of the counters of TLS connections."""
 _IDLE: Final = frozenset({"getMore", "hello"})
 """The commands that wait for other clients' writes."""
 _WRITES: Final = frozenset({"bulkWrite", "createIndexes", "delete", "findAndModify", "insert", "update"})

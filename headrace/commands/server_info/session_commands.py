@@ -1,7 +1,7 @@
-"""Logical sessions as clients start, refresh and end them.
+"""The commands that start, refresh and end logical sessions.
 
-A session is an id that the client may make itself, so nothing is stored for one that has not written;
-records of retryable writes and transactions are stored with the writes and expire by themselves.
+A session is an id that the client may make itself, so nothing is stored for a session without writes. Records of
+retryable writes and transactions are stored with the writes and expire by themselves.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from headrace.errors import CommandError
 
 
 def start_session(context: CommandContext, request: Request) -> dict[str, Any]:
-    """startSession: a new session id and the timeout in minutes."""
+    """startSession: answer a new session id and the timeout in minutes."""
     identity = Binary(uuid4().bytes, UUID_SUBTYPE)
     return {"id": {"id": identity}, "timeoutMinutes": limits.SESSION_MINUTES}
 
 
 def _listed(request: Request) -> list[dict[str, Any]]:
-    """The documents that the command's own field lists."""
+    """Return the documents in the command's own field."""
     documents: list[dict[str, Any]] = request.body[request.name]
     return documents
 
@@ -53,15 +53,15 @@ def _listing(name: str, fields: Fields, *, strict: bool = False) -> Fields:
 
 
 def refresh(context: CommandContext, request: Request) -> dict[str, Any]:
-    """refreshSessions: checked only; what a session has open has timeouts of its own."""
+    """refreshSessions: only check the request. Open cursors and transactions have their own timeouts."""
     return {}
 
 
 def end(context: CommandContext, request: Request) -> dict[str, Any]:
-    """endSessions, killSessions: abort what these sessions have open, and close their cursors.
+    """endSessions, killSessions: abort the transactions and close the cursors of these sessions.
 
-    They are sessions of the client's own user, unless killSessions names another's `uid` and the user may kill any.
-    Raises 13 otherwise.
+    They must be sessions of the client's own user. killSessions may name another user's `uid` if the user has the
+    privilege. Raise 13 otherwise.
     """
     any_user = request.name == "killSessions" and _may_kill_any(request)
     if request.client.uid is not None or not context.engine.restricts(request.client):  # without a login: none
@@ -75,8 +75,8 @@ def _may_kill_any(request: Request) -> bool:
 
 
 def end_all(context: CommandContext, request: Request) -> dict[str, Any]:
-    """killAllSessions and ...ByPattern: the sessions, or those of the users, that patterns name; without patterns
-    all. A pattern names a user by the digest `uid`, or by `users`."""
+    """killAllSessions, killAllSessionsByPattern: end the sessions that patterns name, directly or by user; without
+    patterns, all. A pattern names a user by the digest `uid`, or by `users`."""
     patterns = _listed(request)
     named = [pattern["lsid"] for pattern in patterns if pattern.get("lsid") is not None]
     listed = [item for pattern in patterns for item in pattern.get("users") or [pattern] if "user" in item]
@@ -98,7 +98,7 @@ def end_all(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _ids(request: Request, sessions: list[dict[str, Any]], *, any_user: bool) -> list[bytes]:
-    """The sessions as they are known here, see `session_id`."""
+    """Return the sessions' keys: see `session_id`. Raise 13 for another user's session unless `any_user`."""
     ids = []
     for session in sessions:
         identity, uid = session["id"], session.get("uid")

@@ -10,7 +10,7 @@ from headrace.errors import CommandError
 
 
 def named(request: Request) -> str:
-    """The name that the command's own field gives. Raises 2 for an empty one, 14 if it is not a string."""
+    """Return the name in the command's own field. Raise 2 for an empty name, 14 if it is no string."""
     name = request.body[request.name]
     if type(name) is not str:
         raise CommandError(14, f"BSON field '{request.name}.{request.name}' is the wrong type, expected type 'string'")
@@ -20,17 +20,17 @@ def named(request: Request) -> str:
 
 
 def user_named(request: Request) -> UserName:
-    """The user that a command is about, one of its database."""
+    """Return the user that a command names, in the command's database."""
     return UserName(named(request), request.db)
 
 
 def role_named(request: Request) -> RoleName:
-    """The role that a command is about, one of its database."""
+    """Return the role that a command names, in the command's database."""
     return RoleName(named(request), request.db)
 
 
 def role_names(listed: list[Any], db: str) -> list[RoleName]:
-    """The roles of a request: names in its own database, or documents. Raises 2."""
+    """Return the roles of a request, given as names in its database or as documents. Raise 2."""
     names = []
     for item in listed:
         if type(item) is str and item:
@@ -43,7 +43,7 @@ def role_names(listed: list[Any], db: str) -> list[RoleName]:
 
 
 def user_names(asked: Any, db: str) -> list[UserName]:
-    """The users that usersInfo requests by name. Raises 2."""
+    """Return the users that usersInfo requests by name. Raise 2."""
     names = []
     for item in asked if type(asked) is list else [asked]:
         if type(item) is str:

@@ -1,6 +1,6 @@
 """createRole, updateRole, dropRole, dropAllRolesFromDatabase; grant and revoke of privileges and roles.
 
-A role of any database but `admin` may have privileges on that database alone, and inherit roles of it alone.
+A role outside `admin` may have privileges only on its own database, and inherit only roles of its own database.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PRIVILEGES_REQUIRED: Final = array("privileges", "object", required=True)
 
 
 def create(context: CommandContext, request: Request) -> dict[str, Any]:
-    """createRole: raises 51002 if it is there, 31 for a role to inherit that is not."""
+    """createRole: create a role. Raise 51002 if it exists, 31 if an inherited role does not."""
     name, body = role_named(request), request.body
     if name.db in ("local", "$external"):
         raise CommandError(2, f"Cannot create roles in the {name.db} database")
@@ -50,7 +50,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _set_privileges(role: dict[str, Any], name: RoleName, privileges: list[Any]) -> None:
-    """Set the privileges. Raises 9 for an invalid one, 49 for one on another database."""
+    """Set the privileges. Raise 9 for an invalid privilege, 49 for one on another database."""
     held = merged(parse_privilege(item) for item in privileges)
     if name.db != "admin" and any(resource.partition(".")[0] != name.db for resource in held):
         raise CommandError(
@@ -62,8 +62,8 @@ def _set_privileges(role: dict[str, Any], name: RoleName, privileges: list[Any])
 
 
 def _set_roles(context: CommandContext, role: dict[str, Any], name: RoleName, roles: list[RoleName]) -> None:
-    """Set the inherited roles. Raises 31 if one does not exist, 49 for one of another database, or one that inherits
-    this one."""
+    """Set the inherited roles. Raise 31 if a role does not exist, 49 if it is in another database or inherits this
+    one."""
     if name.db != "admin" and any(item.db != name.db for item in roles):
         raise CommandError(49, f"Roles on the '{name.db}' database cannot be granted roles from other databases")
     user_store.require_roles(context, roles)
@@ -85,7 +85,7 @@ def _set_restrictions(role: dict[str, Any], body: dict[str, Any]) -> None:
 
 
 def update(context: CommandContext, request: Request) -> dict[str, Any]:
-    """updateRole: what is given replaces what is there. Raises 2 where nothing is given."""
+    """updateRole: replace the given fields of a role. Raise 2 if none is given."""
     name, body = role_named(request), request.body
     if all(body.get(field) is None for field in ("authenticationRestrictions", "privileges", "roles")):
         raise CommandError(2, "Must specify at least one field to update in updateRole")
@@ -99,7 +99,7 @@ def update(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _existing(context: CommandContext, name: RoleName) -> dict[str, Any]:
-    """A user-defined role. Raises 31 for none, 49 for a built-in one."""
+    """Return a user-defined role. Raise 31 if it does not exist, 49 for a built-in role."""
     if builtin_roles.privileges_of(name) is not None:
         raise CommandError(49, f"{name.text} is a built-in role and cannot be modified.")
     role = user_store.load(context, ROLES, name.id)
@@ -118,7 +118,7 @@ def _changed(context: CommandContext, request: Request, role: dict[str, Any]) ->
 
 
 def drop(context: CommandContext, request: Request) -> dict[str, Any]:
-    """dropRole: also takes the role from all users and roles that have it. Raises 31."""
+    """dropRole: drop a role, and remove it from all users and roles that have it. Raise 31."""
     name = role_named(request)
     _existing(context, name)
     _forget(context, lambda role: role == name)
@@ -128,7 +128,7 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def drop_all(context: CommandContext, request: Request) -> dict[str, Any]:
-    """dropAllRolesFromDatabase: answers how many they were."""
+    """dropAllRolesFromDatabase: drop all roles of a database, and answer their number."""
     names = [item["_id"] for item in user_store.each(context, ROLES) if item.get("db") == request.db]
     mine = set(names)
     _forget(context, lambda role: role.id in mine)
@@ -139,7 +139,7 @@ def drop_all(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _forget(context: CommandContext, dropped: Callable[[RoleName], bool]) -> None:
-    """Take roles from all users and roles that have them."""
+    """Remove dropped roles from all users and roles that have them."""
     for namespace in (USERS, ROLES):
         for item in list(user_store.each(context, namespace)):
             roles = roles_of(item)
@@ -149,7 +149,7 @@ def _forget(context: CommandContext, dropped: Callable[[RoleName], bool]) -> Non
 
 
 def grant_privileges(context: CommandContext, request: Request) -> dict[str, Any]:
-    """grantPrivilegesToRole: actions are added to those that it has on a resource."""
+    """grantPrivilegesToRole: add actions to the role's actions on a resource."""
     name = role_named(request)
     role, given = _existing(context, name), _privileges(request)
     _set_privileges(role, name, [*role["privileges"], *given])
@@ -164,7 +164,7 @@ def _privileges(request: Request) -> list[Any]:
 
 
 def revoke_privileges(context: CommandContext, request: Request) -> dict[str, Any]:
-    """revokePrivilegesFromRole: of the same resource; one that covers it by another name stays."""
+    """revokePrivilegesFromRole: remove actions on exactly this resource. Privileges on a wider resource stay."""
     name = role_named(request)
     role = _existing(context, name)
     left = merged(parse_privilege(item) for item in role["privileges"])
@@ -175,7 +175,7 @@ def revoke_privileges(context: CommandContext, request: Request) -> dict[str, An
 
 
 def grant_roles(context: CommandContext, request: Request) -> dict[str, Any]:
-    """grantRolesToRole: it inherits these from here on."""
+    """grantRolesToRole: make the role inherit other roles."""
     name = role_named(request)
     role = _existing(context, name)
     _set_roles(context, role, name, list(dict.fromkeys([*roles_of(role), *_roles(request)])))

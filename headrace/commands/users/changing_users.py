@@ -1,7 +1,7 @@
 """createUser, updateUser, dropUser, dropAllUsersFromDatabase, grantRolesToUser, revokeRolesFromUser.
 
-Credentials are derived from a password before the command runs, by the shell, in a thread (`Command.prepare`): it
-takes some ten milliseconds, which others need not wait for.
+Before the command runs, the shell derives the credentials from the password in a thread (`Command.prepare`). This takes
+some ten milliseconds, and other clients need not wait.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ ROLES_REQUIRED: Final = array("roles", required=True)
 
 
 def derivation(request: Request) -> Callable[[], dict[str, Any]] | None:
-    """Return a function that derives the credentials of a request's password; None if it has none. Raises its
-    errors."""
+    """Return a function that derives the credentials from a request's password; None without a password. Raise 2."""
     password = request.body.get("pwd")
     if password is None or request.db == EXTERNAL:
         return None
@@ -55,7 +54,7 @@ def derivation(request: Request) -> Callable[[], dict[str, Any]] | None:
 
 
 def _mechanisms(body: dict[str, Any]) -> tuple[str, ...]:
-    """The mechanisms that a request names, none for the default. Raises 2."""
+    """Return the mechanisms that a request names; empty: the default. Raise 2."""
     if body.get("mechanisms") is None:
         return ()
     names = MECHANISM_NAMES.of(body)
@@ -68,7 +67,7 @@ def _mechanisms(body: dict[str, Any]) -> tuple[str, ...]:
 
 
 def create(context: CommandContext, request: Request) -> dict[str, Any]:
-    """createUser: raises 51003 if it is there, 31 for a role that is not."""
+    """createUser: create a user. Raise 51003 if it exists, 31 if a role does not."""
     name, body = user_named(request), request.body
     _require_first(context, request)
     if name.db == "local":
@@ -99,7 +98,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _require_first(context: CommandContext, request: Request) -> None:
-    """Raise 13 if no user is logged in, and another client has created the first user since this one was let in."""
+    """Raise 13 if no user is logged in and another client has created the first user meanwhile."""
     engine, client = context.engine, request.client
     if engine.restricts(client) and client.grants is None:
         users = context.txn.collection(USERS)
@@ -116,7 +115,7 @@ def _set_restrictions(document: dict[str, Any], body: dict[str, Any]) -> None:
 
 
 def update(context: CommandContext, request: Request) -> dict[str, Any]:
-    """updateUser: what is given replaces what is there. Raises 2 where nothing is given, 11 where the user is not."""
+    """updateUser: replace the given fields of a user. Raise 2 if none is given, 11 if the user does not exist."""
     name, body = user_named(request), request.body
     given = [field for field in _UPDATED if body.get(field) is not None]
     if not given:
@@ -151,7 +150,7 @@ def _existing(context: CommandContext, name: UserName) -> dict[str, Any]:
 
 
 def drop(context: CommandContext, request: Request) -> dict[str, Any]:
-    """dropUser: raises 11 if there is none. Its connections are logged out at their next command."""
+    """dropUser: drop a user, whose connections are logged out at their next command. Raise 11 if there is no user."""
     name = user_named(request)
     if not user_store.remove(context, USERS, name.id):
         raise CommandError(11, f"User '{name.text}' not found")
@@ -160,7 +159,7 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def drop_all(context: CommandContext, request: Request) -> dict[str, Any]:
-    """dropAllUsersFromDatabase: answers how many they were."""
+    """dropAllUsersFromDatabase: drop all users of a database, and answer their number."""
     names = [item["_id"] for item in user_store.each(context, USERS) if item.get("db") == request.db]
     for identity in names:
         user_store.remove(context, USERS, identity)
@@ -169,7 +168,7 @@ def drop_all(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def grant(context: CommandContext, request: Request) -> dict[str, Any]:
-    """grantRolesToUser: roles that it has already stay. Raises 11, 31."""
+    """grantRolesToUser: add roles to the user's roles. Raise 11 or 31."""
     name = user_named(request)
     user, roles = _existing(context, name), _listed(request)
     user_store.require_roles(context, roles)
@@ -180,7 +179,7 @@ def grant(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def revoke(context: CommandContext, request: Request) -> dict[str, Any]:
-    """revokeRolesFromUser: a role that it has not is no error. Raises 11, 31."""
+    """revokeRolesFromUser: remove roles from a user, ignoring roles that the user lacks. Raise 11 or 31."""
     name = user_named(request)
     user, roles = _existing(context, name), _listed(request)
     user_store.require_roles(context, roles)
@@ -198,7 +197,7 @@ def _listed(request: Request) -> list[RoleName]:
 
 
 def note(context: CommandContext, request: Request, details: dict[str, Any]) -> None:
-    """Report to the listeners (the log, the audit) what the command has changed."""
+    """Report the command's changes to the listeners (the log and the audit log)."""
     context.engine.access.note(request.name, request.client, details)
 
 

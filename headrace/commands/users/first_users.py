@@ -1,4 +1,4 @@
-"""Users that are there before a client can connect: those of `headrace.Server(users=...)` and `headrace user add`."""
+"""Users created before any client can connect, by `headrace.Server(users=...)` and `headrace user add`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from headrace.values.bson import decode, encode
 
 
 def create_user(engine: Engine, name: str, db: str, fields: Mapping[str, Any]) -> None:
-    """Create a user, or give the one that is there other `fields`: those of createUser. No server is running yet.
+    """Create a user with the `fields` of createUser, or update an existing one. No server may be running yet.
 
-    Raises what createUser and updateUser raise.
+    Raise the errors of createUser and updateUser.
     """
     try:
         _run(engine, db, {"createUser": name, **fields})
@@ -26,7 +26,7 @@ def create_user(engine: Engine, name: str, db: str, fields: Mapping[str, Any]) -
 
 def _run(engine: Engine, db: str, body: dict[str, Any]) -> None:
     client = ClientInfo(0, "127.0.0.1:0", "")
-    client.is_program = True  # not a client of the localhost exception
+    client.is_program = True  # no limits of the localhost exception
     request = Request(next(iter(body)), db, encode({**body, "$db": db}), {}, client)
     command = engine.commands[request.name]
     command.arguments.check(command.name, request.body)

@@ -1,7 +1,7 @@
 """saslStart, saslContinue, authenticate, logout; and the first step of a login in a hello.
 
-Rule: a failed login reveals nothing more. It takes the same steps and the same time whether the user exists or
-not, and is answered after a delay, in which its connection can try no other password.
+Rule: a failed login reveals nothing about the user. It takes the same steps and the same time whether the user exists
+or not. It is answered after a delay, during which the connection cannot try another password.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ CONVERSATION_ID: Final = number("conversationId", 0, required=True)
 USER: Final = string("user")
 
 _NAMES: Final = frozenset({*HASHES, X509, "GSSAPI", "MONGODB-AWS", "MONGODB-CR", "MONGODB-OIDC", "PLAIN"})
-"""Names of all mechanisms, including those that Headrace does not have."""
+"""The names of all mechanisms, including those that Headrace does not support."""
 ABANDONED: Final = 337
-"""MongoDB's AuthenticationAbandoned: a login was begun, and another one instead, or the client has gone."""
+"""MongoDB's AuthenticationAbandoned: a begun login was replaced by another one, or the client has disconnected."""
 _KINDS: Final = ("authenticate", "speculativeAuthenticate")
 
 
 class Conversation:
-    """A login that has begun on a connection."""
+    """An unfinished login on a connection."""
 
     __slots__ = ("exchange", "kind", "mechanism", "name", "proven", "skips_empty")
 
@@ -53,19 +53,19 @@ class Conversation:
         self.exchange = exchange
         self.kind = kind
         self.proven = False
-        """The client has shown that it knows the password, and will send an empty message."""
+        """Whether the client has proven that it knows the password. It will then send an empty message."""
         self.skips_empty = skips_empty
 
 
 def sasl_start(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
-    """saslStart: the server's first message."""
+    """saslStart: begin a login, and answer the server's first message."""
     return _delayed(context, request, lambda: begin(context, request, request.body, request.db))
 
 
 def begin(
     context: CommandContext, request: Request, body: dict[str, Any], db: str, *, speculative: bool = False
 ) -> dict[str, Any]:
-    """Begin a login. Raises 18, and 334 for a mechanism that does not exist."""
+    """Begin a login. Raise 18, or 334 for an unknown mechanism."""
     access, client = context.engine.access, request.client
     mechanism, kind = body.get("mechanism"), _KINDS[speculative]
     abandon(context.engine, client)
@@ -78,7 +78,7 @@ def begin(
     name = UserName(first.user, db)
     stored = access.user(name)
     if speculative and stored is not None and mechanism not in mechanisms_of(stored):
-        raise CommandError(18, "Authentication failed.")  # saslSupportedMechs of the same hello says why
+        raise CommandError(18, "Authentication failed.")  # saslSupportedMechs in the same hello shows why
     invented = fake(mechanism, name.id, access.secret)
     credentials = (None if stored is None else credentials_of(stored, mechanism)) or invented
     exchange = Exchange(first, credentials, urlsafe_b64encode(os.urandom(24)).decode())
@@ -99,7 +99,7 @@ def _payload(body: dict[str, Any]) -> bytes:
 
 
 def sasl_continue(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
-    """saslContinue: the client's proof, and then an empty message unless it skips that."""
+    """saslContinue: check the client's proof, and later accept its final empty message unless it skips that."""
     return _delayed(context, request, lambda: _continue(context, request))
 
 
@@ -126,7 +126,7 @@ def _continue(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _require_unchanged(user: dict[str, Any], conversation: Conversation) -> None:
-    """Raise 18 where the user is gone, another one of that name, or has another password since the login began."""
+    """Raise 18 if the user's password or mechanisms have changed since the login began."""
     mechanism = conversation.mechanism
     same = credentials_of(user, mechanism) == conversation.exchange.credentials
     if not same or mechanism not in mechanisms_of(user):
@@ -134,7 +134,7 @@ def _require_unchanged(user: dict[str, Any], conversation: Conversation) -> None
 
 
 def authenticate(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
-    """authenticate: a user by its certificate, which the TLS of its connection has verified."""
+    """authenticate: log in a user by the client's certificate, which TLS has verified."""
     return _delayed(context, request, lambda: _authenticate(context, request))
 
 
@@ -163,7 +163,7 @@ def _with_certificate(context: CommandContext, client: ClientInfo, subject: str 
 
 
 def abandon(engine: Engine, client: ClientInfo) -> None:
-    """A login that has begun on a connection will not be ended."""
+    """Abandon the unfinished login on a connection, if any, and report it."""
     conversation: Conversation | None = client.conversation
     client.conversation = None
     if conversation is not None and not conversation.proven:
@@ -176,15 +176,15 @@ def _details(name: UserName, mechanism: str) -> dict[str, Any]:
 
 
 def _attempted(request: Request) -> dict[str, Any]:
-    """The details of a login that failed before its conversation: its user is unknown or unproven."""
+    """Return the details of a login that failed before its conversation began, so that its user is not known."""
     mechanism = request.body.get("mechanism")
     user = request.client.certificate_subject if mechanism == X509 else None
-    is_known = type(mechanism) is str and mechanism in _NAMES  # other text might be anything, such as a password
+    is_known = type(mechanism) is str and mechanism in _NAMES  # other text may be a password
     return {"user": user or "", "db": shortened(request.db), "mechanism": mechanism if is_known else ""}
 
 
 def _delayed(context: CommandContext, request: Request, run: Any) -> dict[str, Any] | Wait:
-    """Answer at once what succeeds, and with a delay what fails; then the connection has forgotten its login."""
+    """Answer a success at once and a failure after a delay. A failure also ends the connection's login."""
     if isinstance(request.prepared, CommandError):
         raise request.prepared
     attempted = request.client.conversation if request.name == "saslContinue" else None
@@ -199,7 +199,7 @@ def _delayed(context: CommandContext, request: Request, run: Any) -> dict[str, A
 
 
 def logout(context: CommandContext, request: Request) -> dict[str, Any]:
-    """logout: log the connection's user out, if it is a user of this database."""
+    """logout: log out the connection's user, if it is a user of this database."""
     abandon(context.engine, request.client)
     context.engine.access.log_out(request.client, request.db)
     return {}
@@ -209,7 +209,7 @@ def logout(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def speculative(context: CommandContext, request: Request, asked: Any) -> dict[str, Any] | None:
-    """The answer to the first message of a login in a hello; None where it fails, which then says nothing."""
+    """Return the answer to the first message of a login in a hello; None if it fails, and hello then omits it."""
     if type(asked) is not dict:
         return None
     try:
@@ -224,7 +224,7 @@ def speculative(context: CommandContext, request: Request, asked: Any) -> dict[s
 
 
 def supported_mechanisms(context: CommandContext, asked: str) -> list[str]:
-    """The enabled mechanisms of the user `db.name`; all of them if there is no such user."""
+    """Return the enabled mechanisms of the user `db.name`; all enabled ones if the user does not exist."""
     db, _, user = asked.partition(".")
     document_of_user = context.engine.access.user(UserName(user, db))
     names = list(MECHANISMS) if document_of_user is None else mechanisms_of(document_of_user)

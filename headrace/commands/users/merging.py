@@ -1,7 +1,7 @@
-"""_mergeAuthzCollections: what mongorestore does with the users and roles of a dump.
+"""_mergeAuthzCollections: restore the users and roles of a dump, for mongorestore.
 
-It inserts them into temporary collections, from which this command takes them. A user or role that exists stays as it
-is; with `drop` it is replaced, and those that the dump does not have are removed.
+mongorestore inserts them into temporary collections, and this command merges them. An existing user or role stays
+unchanged. With `drop`, it is replaced, and users and roles that are not in the dump are removed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEW_USERS: Final = string("tempUsersCollection")
 
 
 def merge(context: CommandContext, request: Request) -> dict[str, Any]:
-    """_mergeAuthzCollections: of the database `db`, of all if that is empty. Raises 2 for an invalid user or role."""
+    """_mergeAuthzCollections: merge users and roles of the database `db`; empty: of all. Raise 2 for an invalid one."""
     body = request.body
     sources = (
         (USERS, NEW_USERS.of(body), _user, ("createUser", "updateUser", "dropUser")),
@@ -54,7 +54,7 @@ def merge(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _there(context: CommandContext, namespace: str, db: str) -> list[dict[str, Any]]:
-    """The users or roles of a database, or of all, that can be had by name."""
+    """Return the stored users or roles of a database; empty: of all. Skip those without a string `_id`."""
     listed = user_store.each(context, namespace)
     return [item for item in listed if type(item["_id"]) is str and db in ("", item.get("db"))]
 
@@ -79,7 +79,7 @@ def _role(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names(item: dict[str, Any], what: str) -> tuple[str, str]:
-    """The name and the database of a user or role."""
+    """Return the name and the database of a user or role. Raise 2 if the document is invalid."""
     name, db = item.get(what), item.get("db")
     if type(name) is not str or not name or type(db) is not str or not db or type(item.get("roles")) is not list:
         raise CommandError(2, f"each document of a {what} needs the fields '{what}', 'db' and 'roles'")

@@ -1,4 +1,4 @@
-"""usersInfo, rolesInfo, connectionStatus, invalidateUserCache: the users and roles, and the client's own."""
+"""usersInfo, rolesInfo, connectionStatus, invalidateUserCache: show users and roles, and those of the connection."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHOW_RESTRICTIONS: Final = boolean("showAuthenticationRestrictions")
 
 
 def users_info(context: CommandContext, request: Request) -> dict[str, Any]:
-    """usersInfo: of one user, of several, of a database (1), or of all (`forAllDBs`)."""
+    """usersInfo: show one user, several, the users of a database (1), or all users (`forAllDBs`)."""
     body = request.body
     asked = body["usersInfo"]
     details = SHOW_PRIVILEGES.of(body) or SHOW_RESTRICTIONS.of(body)
@@ -78,7 +78,7 @@ def _details(context: CommandContext, item: dict[str, Any], *, privileges: bool)
 
 
 def roles_info(context: CommandContext, request: Request) -> dict[str, Any]:
-    """rolesInfo: of one role, of several, or of a database (1), with the built-in ones if requested."""
+    """rolesInfo: show one role, several, or the roles of a database (1), with built-in ones if requested."""
     body = request.body
     asked = body["rolesInfo"]
     if isinstance(asked, int | float) and not isinstance(asked, bool):
@@ -98,7 +98,7 @@ def roles_info(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _fragment(context: CommandContext, names: list[RoleName]) -> dict[str, Any]:
-    """The privileges of a user with these roles. Raises 31 for a role that does not exist."""
+    """Return the privileges of a user with these roles. Raise 31 if a role does not exist."""
     user_store.require_roles(context, names)
     resolved = resolve(names, user_store.role_loader(context))
     return {
@@ -133,7 +133,7 @@ def _role(context: CommandContext, name: RoleName, body: dict[str, Any]) -> dict
 
 
 def connection_status(context: CommandContext, request: Request) -> dict[str, Any]:
-    """connectionStatus: the connection's user, its roles with those they inherit, and its privileges if requested."""
+    """connectionStatus: show the connection's user, all roles including inherited ones, and privileges if requested."""
     grants = context.engine.access.grants(request.client)
     information: dict[str, Any] = {"authenticatedUsers": [], "authenticatedUserRoles": []}
     if grants is not None:
@@ -145,7 +145,7 @@ def connection_status(context: CommandContext, request: Request) -> dict[str, An
 
 
 def invalidate(context: CommandContext, request: Request) -> dict[str, Any]:
-    """invalidateUserCache: each connection looks its user up again."""
+    """invalidateUserCache: make each connection look up its user again."""
     context.engine.access.invalidate()
     return {}
 

@@ -1,1 +1,1 @@
-"""The commands that write documents, and those that end a transaction."""
+"""The commands that write documents, and the commands that end a transaction."""

@@ -1,7 +1,7 @@
-"""applyOps: operations of an oplog, applied one after the other. mongorestore replays a dump's oplog with it.
+"""applyOps: apply operations of an oplog, one after the other. mongorestore uses it to replay a dump's oplog.
 
-Each becomes an entry and an event of its own. An operation that has been applied already is no error, so that a replay
-may begin before the state that it is applied to. Source: MongoDB's manual, and its replies to mongorestore.
+Each operation becomes an oplog entry and an event of its own. It is no error if an operation was applied before, so a
+replay may begin earlier than the state of the data. Source: MongoDB's manual, and its replies to mongorestore.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ _DONE_BEFORE: Final = {
     "dropIndexes": (26, 27),
     "renameCollection": (26, 48),
 }
-"""The errors of commands that have been applied before, or whose collection a later operation has removed."""
+"""The errors of commands that were applied before, or whose collection a later operation has removed."""
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
-    """applyOps: `applied`, the number of operations, and `results`, whether each took effect; the first error ends it.
+    """applyOps: answer `applied`, the number of operations, and `results`, whether each took effect.
 
-    Operations before an error stay applied. An update of a missing document has no effect.
+    The first error ends the command, and operations before it stay applied. An update of a missing document has no
+    effect.
     """
     operations = operations_of(request)
     context.keeps_empty_timestamps = True
@@ -76,7 +77,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def apply(context: CommandContext, request: Request, operation: LoggedOperation) -> bool:
-    """Apply an operation; return False if its document is not there. Raises the error of one that fails."""
+    """Apply an operation. Return False if its document does not exist. Raise the operation's error."""
     if operation.inner is not None:
         applied = [apply(context, request, item) for item in operation.inner]
         return all(applied)
@@ -108,7 +109,7 @@ def apply(context: CommandContext, request: Request, operation: LoggedOperation)
 def _apply_insert(
     context: CommandContext, request: Request, operation: LoggedOperation, collection: Collection
 ) -> bool:
-    """Insert a document, or replace the one that has its `_id`."""
+    """Insert a document, or replace the document with the same `_id`."""
     context.metrics["operations.insert"] += 1
     if _match(context, collection, operation) is not None:
         return _change(context, request, operation, collection)
@@ -142,7 +143,7 @@ _APPLY: Final = {"d": _apply_delete, "i": _apply_insert, "u": _apply_update}
 
 
 def _change(context: CommandContext, request: Request, operation: LoggedOperation, collection: Collection) -> bool:
-    """Change a document, or replace it by what is inserted; return whether it is there."""
+    """Update a document, or replace it by the inserted one. Return whether the document exists."""
     spec = {"_id": operation.key}
     finder = Finder(collection, spec, None)
     applier = Applier(context, Target(context, collection), {"u": {}}, operation.update, finder, request.body, None)
@@ -155,7 +156,7 @@ def _change(context: CommandContext, request: Request, operation: LoggedOperatio
 
 
 def _match(context: CommandContext, collection: Collection, operation: LoggedOperation) -> MatchedDocument | None:
-    """Return the document that an operation is about."""
+    """Return the document that an operation changes, or None."""
     found = context.txn.by_id(collection, encode_value(operation.key))
     return None if found is None else MatchedDocument(found[0], found[1], decode(found[1]), context.pause_count)
 
@@ -189,7 +190,7 @@ def _run(context: CommandContext, inner: Request) -> None:
 
 
 def _create(context: CommandContext, request: Request, operation: LoggedOperation, uuid: bytes) -> None:
-    """Create a collection with a UUID; one that has it already gets its name. Raises 48 where another has the name."""
+    """Create a collection with a UUID, or rename the one that has this UUID. Raise 48 if the name is taken."""
     catalog = context.txn.catalog
     inner = command_of(operation, catalog, request)
     creating.COMMAND.arguments.check("create", inner.body)
@@ -206,7 +207,7 @@ def _create(context: CommandContext, request: Request, operation: LoggedOperatio
 
 
 def _apply_to_views(context: CommandContext, operation: LoggedOperation) -> None:
-    """Create or drop a database's `system.views`, with all views in the latter case."""
+    """Create a database's `system.views`, or drop it with all views."""
     txn, database = context.txn, operation.database
     if "create" in operation.o:
         catalog_changes.require_views(txn, database, operation.uuid)

@@ -1,10 +1,10 @@
-"""bulkWrite: inserts, updates and deletes on several collections in one command, each as its own command does it.
+"""bulkWrite: inserts, updates and deletes on several collections in one command, each run like its own command.
 
     ops      {insert: 0, document} · {update: 0, filter, updateMods, ...} · {delete: 0, filter, multi, ...}
-    nsInfo   [{ns: "db.coll"}, ...]      the number in an operation is a place in it
+    nsInfo   [{ns: "db.coll"}, ...]      the number in an operation is an index into this array
 
-What an operation did is a document of a cursor, `{ok, idx, n, ...}`; the sums are in the reply. Inserts that follow
-each other into one collection are done as one batch. Source: MongoDB's `bulkWrite`, since 8.0.
+The result of each operation is a document of a cursor, `{ok, idx, n, ...}`. The reply has the totals. Consecutive
+inserts into one collection are one batch. Source: MongoDB's `bulkWrite`, since 8.0.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ OPERATIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BulkOperation:
-    """One of `ops`: raw for an insert, otherwise the statement of the operation's own command."""
+    """One of `ops`: for an insert the raw document, otherwise the statement of the update or delete command."""
 
     kind: str
     namespace: str
@@ -74,7 +74,7 @@ class BulkOperation:
     """The UUID that the client expects the collection to have."""
 
     def check_collection(self, context: CommandContext) -> None:
-        """Raise what speaks against a write to the collection: 13, 73, 166, 361."""
+        """Raise 13, 73, 166 or 361 if the collection cannot be written to."""
         check_collection_uuid(context, self.namespace, self.uuid)
         taking_writes(context, self.namespace)
 
@@ -86,7 +86,7 @@ class BulkTotals:
         self.errors_only = ERRORS_ONLY.of(request.body)
         self.ordered = ORDERED.of(request.body)
         self.retryable = retryable_of(context, request)
-        """The session's fields in the entries of all its operations."""
+        """The session fields for the oplog entries of all operations."""
         self.progress = progress_of(context, results=[], counts=dict.fromkeys(_COUNTS, 0))
 
     @property
@@ -95,7 +95,7 @@ class BulkTotals:
         return bool(self.ordered and self.progress["counts"]["nErrors"])
 
     def retryable_at(self, index: int) -> RetryableWrite | None:
-        """`retryable`, at the operation of this number."""
+        """Return `retryable`, set to the operation with this index."""
         if self.retryable is not None:
             self.retryable.statement = index
         return self.retryable
@@ -121,7 +121,7 @@ _COUNTS: Final = ("nErrors", "nInserted", "nMatched", "nModified", "nUpserted", 
 
 
 def run(context: CommandContext, request: Request) -> bytes:
-    """bulkWrite: the totals, and a cursor over the results of the operations."""
+    """bulkWrite: answer the totals, and a cursor over the results of the operations."""
     body = request.body
     operations = _operations(context, request)
     context.keeps_empty_timestamps = KEEPS_EMPTY_TIMESTAMPS.of(body)
@@ -148,7 +148,7 @@ def _operations(context: CommandContext, request: Request) -> list[BulkOperation
     checked = [operations[at].document for at in inserts]
     insert.check_documents(checked)
     for at, raw_document in list(zip(inserts, checked)):
-        if raw_document is not operations[at].document:  # a long one, whose `_id` has been put first in pieces
+        if raw_document is not operations[at].document:  # long: its `_id` was put first, piece by piece
             operations[at] = replace(operations[at], document=raw_document)
     if "txnNumber" in request.body and "autocommit" not in request.body:
         for operation in operations:
@@ -174,7 +174,7 @@ def _operation(raw: bytes, namespaces: list[tuple[str, bytes | None]]) -> BulkOp
 
 
 def _without(raw: bytes, element: tuple[int, int, int]) -> dict[str, Any]:
-    """The fields of an insert but its document, which is not decoded."""
+    """Return the fields of an insert without its document, which is not decoded."""
     start = element[1] - len(b"\x03document\x00")
     rest = raw[4:start] + raw[element[2] :]
     return decode((len(rest) + 4).to_bytes(4, "little") + rest)
@@ -200,11 +200,12 @@ def _delete_statement(namespace: str, spec: dict[str, Any]) -> BulkOperation:
 _STATEMENTS: Final = {"delete": _delete_statement, "update": _update_statement}
 
 
-# What is done.
+# Execution.
 
 
 def _groups(operations: list[BulkOperation], first: int) -> Iterator[tuple[int, list[BulkOperation]]]:
-    """(number of the first, operations that are done together): inserts in a row into one collection, or one alone."""
+    """Yield (index of the first, operations) for each batch: consecutive inserts into one collection, or a single
+    operation."""
     while first < len(operations):
         end, begin = first + 1, operations[first]
         if begin.kind == "insert":

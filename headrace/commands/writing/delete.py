@@ -1,4 +1,4 @@
-"""delete: documents that match a filter, one or all."""
+"""delete: delete one or all documents that match a filter."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ STATEMENT: Final = Fields(COLLATION, HINT, LIMIT, document("q", required=True), 
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
-    """delete: `n`, and `writeErrors` by index of the statement."""
+    """delete: answer `n`, and `writeErrors` by index of the statement."""
     namespace = target_of(request)
     statements = [decode(raw) for raw in context.paced(raw_documents(request, "deletes"))]
     for statement in statements:
@@ -89,14 +89,14 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def check(statement: dict[str, Any]) -> None:
-    """Raise what is wrong with a statement before any is run: 9, 14, 40414, 40415."""
+    """Raise 9, 14, 40414 or 40415 for an invalid statement, before any statement runs."""
     STATEMENT.check("delete.deletes", statement)
 
 
 def run_statement(
     context: CommandContext, namespace: str, statement: dict[str, Any], let: Any, retryable: RetryableWrite | None
 ) -> int:
-    """One of the statements of a delete command; returns how many documents went."""
+    """Run one statement of a delete command. Return the number of deleted documents."""
     collection = context.txn.collection(namespace)
     if collection is None:
         return 0
@@ -121,7 +121,7 @@ def run_statement(
 
 
 def _remove_all(context: CommandContext, target: Target, finder: Finder) -> int:
-    """Delete all that match; return how many."""
+    """Delete all matches. Return their number."""
     removed = 0
     for matched, pause_count in raw_matches(context, finder):
         if not context.has_locks and are_unchanged(context, target, matched, pause_count):
@@ -139,7 +139,7 @@ def _measurements(
     context: CommandContext, collection: Collection, statement: dict[str, Any], let: Any,
     retryable: RetryableWrite | None,
 ) -> int:  # fmt: skip
-    """Delete measurements of a time series; returns how many."""
+    """Delete measurements of a time series. Return their number."""
     check_no_transaction(context, "delete from", collection.namespace)
     buckets = buckets_of(context.txn, collection)
     assert buckets is not None
@@ -156,7 +156,7 @@ def _measurements(
 def remove(
     context: CommandContext, target: Target, finder: Finder, match: MatchedDocument, retryable: RetryableWrite | None
 ) -> MatchedDocument | None:
-    """Delete a match; returns it as it was, or None if it no longer matches."""
+    """Delete a match. Return the document as it was, or None if it no longer matches."""
     while True:
         latest = current(context, target, finder, match)
         if latest is None:
@@ -179,7 +179,7 @@ _ONE_DELETED: Final = encode({"n": 1})[4:-1]
 def _delete_one(
     engine: Engine, txn: WriteTransaction, collection: Collection, statement: bytes, retryable: RetryableWrite | None
 ) -> bytes | None:
-    """Delete the document of an `_id`: see `write_again.py`."""
+    """Delete the document with an `_id`: see `write_again.py`."""
     located = one_id(statement)
     if located is None or statement[located[1] :] != _LIMIT_ONE:
         return None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def commit(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
-    """commitTransaction: a write. Sent again it answers the same."""
+    """commitTransaction: commit, as a write. If it is sent again, answer the same."""
     _check_inside(request)
     session, number = identity(request)
     waits = until_returned(context.engine, session)
@@ -48,7 +48,7 @@ def commit(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
 
 
 def abort(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
-    """abortTransaction: everything the transaction did is forgotten."""
+    """abortTransaction: discard all changes of the transaction."""
     _check_inside(request)
     session, number = identity(request)
     waits = until_returned(context.engine, session)

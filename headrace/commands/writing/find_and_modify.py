@@ -1,4 +1,4 @@
-"""findAndModify: change or remove one document and answer it, as it was or as it is."""
+"""findAndModify: change or remove one document, and answer the document before or after the change."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ FIELDS: Final = Fields(
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
-    """findAndModify: the document before or after the change as `value`, and `lastErrorObject`."""
+    """findAndModify: answer the document before or after the change as `value`, and `lastErrorObject`."""
     body = request.body
     namespace = target_of(request)
     _check(body)
@@ -89,7 +89,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _of_series(context: CommandContext, request: Request, buckets: Buckets) -> dict[str, Any]:
-    """Remove one measurement of a time series. Raises 72 for an update and for a sort, which no time series takes."""
+    """Remove one measurement of a time series. Raise 72 for an update or a sort, which no time series allows."""
     body, namespace, variables = request.body, target_of(request), variables_of(context, request)
     check_no_transaction(context, "modify", namespace)
     if not REMOVE.of(body):
@@ -146,8 +146,9 @@ def _projection(
     body: dict[str, Any], collection: Collection | None, finder: Finder | None, document: dict[str, Any] | None,
     variables: dict[str, Any],
 ) -> Projection:  # fmt: skip
-    """The projection of the answer; `document`: as it matched, whose sort key and score it may show. Raises what is
-    wrong with it."""
+    """Return the projection of the answer. Raise the errors of an invalid projection.
+
+    `document`: the match before the change. The projection may show its sort key and text score."""
     if document is not None and finder is not None:
         document = scored(finder, document)
     metadata: dict[str, Callable[[], Evaluate]] = {}
@@ -179,7 +180,7 @@ def _remove(
     target = Target(context, collection)
     while (first := first_match(context, finder, key)) is not None:
         removed = remove(context, target, finder, first, retryable)
-        if removed is not None:  # otherwise it was changed meanwhile: there may be another first
+        if removed is not None:  # otherwise changed meanwhile: find the first match again
             progress |= {"last": {"n": 1}, "document": removed.document, "sorted": removed.document}
             statement_done(progress, 0, retryable)
             return
@@ -213,7 +214,7 @@ def _modify(
         pause_count = context.pause_count
         if (first := first_match(context, finder, key)) is not None:
             changed = applier.change(first)
-            if changed is None:  # changed meanwhile: there may be another first
+            if changed is None:  # changed meanwhile: find the first match again
                 continue
             shown = (changed.after or changed.before) if new else changed.before
             progress |= {"last": {"n": 1, "updatedExisting": True}, "document": shown, "sorted": changed.before}

@@ -1,7 +1,7 @@
 """insert: documents into a collection, which is created if it does not exist.
 
-The hot path: one document or a thousand go from the socket to the store as bytes. They are decoded only to see that
-they can be: a malformed one in the store would break every read of it, and every stream.
+The hot path: documents go from the socket to the store as bytes. They are decoded only as a check, because a malformed
+document in the store would break every read of it, and every stream.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ FIELDS: Final = Fields(
 
 
 def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
-    """insert: `n` documents inserted, and `writeErrors` by index of the document."""
+    """insert: answer `n`, the number of inserted documents, and `writeErrors` by index of the document."""
     namespace = target(request)
     documents = raw_documents(request, "documents")
     check_documents(documents)
@@ -95,7 +95,7 @@ def _one(
     context: CommandContext, collection: Collection | None, namespace: str, document: bytes,
     retryable: RetryableWrite | None,
 ) -> bytes | dict[str, Any]:  # fmt: skip
-    """One document, into a collection that takes any: the commonest insert."""
+    """Insert one document into a collection without checks: the commonest insert."""
     context.metrics["operations.insert"] += 1
     try:
         if collection is None:
@@ -118,9 +118,9 @@ def _try(collection: Collection, document: bytes, txn: WriteTransaction) -> None
 def insert_plain(
     engine: Engine, txn: WriteTransaction, namespace: str, document: bytes, *, is_sound: bool = False
 ) -> bool:
-    """Insert one document as the command without options does: for `headrace.open`, without a reply.
+    """Insert one document like the command without options, but without a reply, for `headrace.open`.
 
-    Returns False, and does nothing, if the command must run instead. `is_sound`: the document is known to decode.
+    Return False, and do nothing, if the command must run instead. `is_sound`: the document is known to decode.
     """
     began = monotonic()
     collection = plain_collection(engine, txn, namespace)
@@ -141,7 +141,7 @@ def _insert_one(
     engine: Engine, txn: WriteTransaction, collection: Collection, document: bytes,
     retryable: RetryableWrite | None = None, *, is_sound: bool = False,
 ) -> bytes:  # fmt: skip
-    """Insert a document, and return the elements of the reply: see `write_again.py`."""
+    """Insert a document. Return the elements of the reply: see `write_again.py`."""
     if not is_sound:
         check_all((document,))
     txn.insert(collection, document, retryable)
@@ -152,7 +152,8 @@ def _insert_one(
 
 
 def check_documents(documents: list[bytes]) -> None:
-    """As `check_all`, a piece at a time. A long document gets its `_id` to the front, where that can tick."""
+    """Run `check_all` on one piece at a time. Put the `_id` of long documents first, because ticks are possible
+    here."""
     if len(documents) == 1:
         check_all(documents)
         if len(documents[0]) > limits.INSERT_BYTES:
@@ -166,15 +167,15 @@ def check_documents(documents: list[bytes]) -> None:
 
 
 def _put_id_first(documents: list[bytes], index: int) -> None:
-    with suppress(CommandError):  # which is reported at its turn
+    with suppress(CommandError):  # reported later, with the document's index
         documents[index] = with_id_first(documents[index])
 
 
 def pieces(
     documents: list[bytes], first: int, bytes_max: int = limits.INSERT_BYTES
 ) -> Iterator[tuple[int, int]]:  # fmt: skip
-    """(start, end) of what is inserted at once, a millisecond's worth."""
-    if sum(map(len, documents)) < bytes_max:  # short ones: as many as there may be
+    """Yield (start, end) of the documents to insert at once, about a millisecond's worth."""
+    if sum(map(len, documents)) < bytes_max:  # short documents: only their number is limited
         for start in range(first, len(documents), limits.INSERT_COUNT):
             yield start, min(start + limits.INSERT_COUNT, len(documents))
         return
@@ -198,20 +199,20 @@ class Inserts:
     retryable: RetryableWrite | None
     ordered: bool
     done: Callable[[int, int], None]
-    """Called after each batch with the number of its last document, and its length."""
+    """Called after each batch with the index of its last document, and its length."""
     failed: Callable[[int, CommandError], None]
-    """Called with the number of a document that is refused."""
+    """Called with the index of a refused document, and its error."""
     validator: Validator = field(init=False)
     count_max: int = limits.INSERT_COUNT
-    """Documents that are inserted at once: fewer where they bring many entries to indexes."""
+    """The maximum of documents inserted at once; fewer if they have many index keys."""
 
     def __post_init__(self) -> None:
         self.validator = Validator(self.request.body, self.context)
 
     def run(self, documents: list[bytes], first: int, offset: int = 0) -> None:
-        """Insert `documents` from number `first` on; `offset`: the first one's number among the command's statements.
+        """Insert `documents` from index `first` on. `offset`: the index of `documents[0]` among the statements.
 
-        Where `ordered`, nothing after a refused document is inserted.
+        If `ordered`, no document after a refused one is inserted.
         """
         collection = self.context.txn.collection(self.namespace)
         if collection is not None and collection.is_time_series:
@@ -226,7 +227,7 @@ class Inserts:
                 return
 
     def _measurements(self, documents: list[bytes], first: int, offset: int) -> None:
-        """Insert into a time series; the measurements of a piece together, as many of them go into one bucket."""
+        """Insert into a time series, a piece at a time, because many measurements go into one bucket."""
         for start, end in pieces(documents, first):
             tick()
             taken, errors = self._taken_apart(documents[start:end], start + offset)
@@ -236,7 +237,7 @@ class Inserts:
             metrics["operations.insert"] += len(taken) + len(errors)
             metrics["document.inserted"] += len(taken)
             insert_measurements(self.context, self._buckets(), taken.values(), self.retryable)
-            for number in sorted((*taken, *errors)):  # nothing has paused since they were inserted
+            for number in sorted((*taken, *errors)):  # no pause since the inserts
                 if number in taken:
                     self.done(number, 1)
                 else:
@@ -254,7 +255,7 @@ class Inserts:
     def _taken_apart(
         self, documents: list[bytes], number: int
     ) -> tuple[dict[int, Measurement], dict[int, CommandError]]:
-        """The measurements and what is wrong with others, by number; where `ordered`, up to the first error."""
+        """Return the measurements and the errors of invalid ones, by index. If `ordered`, stop at the first error."""
         series = self._buckets().series
         taken: dict[int, Measurement] = {}
         errors: dict[int, CommandError] = {}
@@ -268,8 +269,8 @@ class Inserts:
         return taken, errors
 
     def _piece(self, documents: list[bytes], number: int) -> bool:
-        """Insert some; False if one is refused and that ends the command."""
-        count = self.count_max  # which may become less
+        """Insert one piece. Return False if a refused document ends the command."""
+        count = self.count_max  # may become smaller
         if len(documents) > count:
             for start in range(0, len(documents), count):
                 tick()
@@ -308,9 +309,9 @@ class Inserts:
         return goes_on
 
     def _refused_count(self, documents: list[bytes], number: int) -> int:
-        """Refuse documents up to the first that may be stored; return their number, 1 at most where `ordered`.
+        """Refuse documents up to the first valid one. Return their number, at most 1 if `ordered`.
 
-        For a collection that does not exist: refused documents do not create it.
+        Called if the collection does not exist, so that refused documents do not create it.
         """
         for index, document in enumerate(documents):
             tick()
@@ -337,7 +338,7 @@ class Inserts:
         return context.txn.insert_many(collection, documents, self.retryable, keeps_empty_timestamps=keeps) is not None
 
     def _one(self, target: Target, number: int, document: bytes) -> bool:
-        """Insert one; False if it is refused and that ends the command."""
+        """Insert one document. Return False if it is refused and this ends the command."""
         context = self.context
         if self.retryable is not None:
             self.retryable.statement = number
@@ -354,11 +355,11 @@ class Inserts:
 
 
 def pauses(engine: Engine, request: Request) -> bool:
-    """Whether an insert may take long: any but one small document into a collection that takes all."""
+    """Whether an insert may take long: always, except for one small document into a collection without checks."""
     documents = request.sequences.get("documents")
     if documents is None or len(documents) != 1 or len(documents[0]) > limits.INSERT_BYTES:
         return True
-    name = (request.repeated or request).body["insert"]  # of a known body, which need not be copied for it
+    name = (request.repeated or request).body["insert"]  # a repeated body need not be decoded
     collection = engine.store.state.catalog.collections.get(f"{request.db}.{name}")
     if collection is None:
         return False

@@ -1,4 +1,4 @@
-"""update: documents that match a filter are changed by operators, replaced, or changed by a pipeline."""
+"""update: change the documents that match a filter, by operators, a replacement or a pipeline."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Outcome:
 
 
 def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
-    """update: `n` matched, `nModified`, `upserted`, and `writeErrors` by index of the statement."""
+    """update: answer `n` matches, `nModified`, `upserted`, and `writeErrors` by index of the statement."""
     namespace = target_of(request)
     raw = raw_documents(request, "updates")
     statements = [decode(raw[0])] if len(raw) == 1 else [decode(item) for item in context.paced(raw)]
@@ -130,14 +130,14 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
 
 _PLAIN_FIELDS: Final = frozenset({"multi", "q", "u", "upsert"})
 _parsed: dict[bytes, Update] = {}
-"""Memo of all servers of the process: parsed updates by their raw bytes. Bounded by `PARSED_UPDATE_COUNT_MAX`."""
+"""A cache for all servers of the process: parsed updates by raw bytes, at most `PARSED_UPDATE_COUNT_MAX`."""
 
 
 def _by_id(
     context: CommandContext, request: Request, namespace: str, raw: bytes, statement: dict[str, Any],
     retryable: RetryableWrite | None,
 ) -> bytes | None:  # fmt: skip
-    """Fast path of the commonest update: operators on one plain `_id`. None where it is not that, or not there."""
+    """Run the commonest update fast: operators on one plain `_id`. None: another update, or no such document."""
     spec, change = statement.get("q"), statement.get("u")
     if type(spec) is not dict or "_id" not in spec or len(spec) != 1 or type(change) is not dict or not change:
         return None
@@ -151,7 +151,7 @@ def _by_id(
         return None
     finder = Finder(collection, spec, None)
     try:
-        match = finder.by_id(txn) if finder.is_by_id else None  # by id nothing is parsed, so that nothing has paused
+        match = finder.by_id(txn) if finder.is_by_id else None  # a plain `_id` is not parsed, so there was no pause
         if match is None:
             return None
         matched = MatchedDocument(match[0], match[1], decode(match[1]), context.pause_count)
@@ -175,7 +175,7 @@ _ONE_MATCHED: Final = encode({"n": 1, "nModified": 0})[4:-1]
 
 
 def _cached(change: bytes) -> Update:
-    """The update parsed, or as it was parsed before."""
+    """Return the parsed update, from the cache if possible."""
     update = _parsed.get(change)
     if update is None:
         update = parse_update(decode(change))
@@ -193,7 +193,7 @@ _TIMESTAMP: Final = 0x11
 def _update_one(
     engine: Engine, txn: WriteTransaction, collection: Collection, statement: bytes, retryable: RetryableWrite | None
 ) -> bytes | None:
-    """Update the document of an `_id`: see `write_again.py`."""
+    """Update the document with an `_id`: see `write_again.py`."""
     parts = _id_and_change(statement)
     if parts is None:
         return None
@@ -217,7 +217,7 @@ def _update_one(
 
 
 def check(statement: dict[str, Any]) -> None:
-    """Raise what is wrong with a statement before any is run: 9, 14, 40414, 40415."""
+    """Raise 9, 14, 40414 or 40415 for an invalid statement, before any statement runs."""
     STATEMENT.check("update.updates", statement)
     if SORT.of(statement) and MULTI.of(statement):
         raise CommandError(9, "Cannot specify sort with multi=true")
@@ -230,7 +230,7 @@ def run_statement(
     statement: dict[str, Any],
     retryable: RetryableWrite | None,
 ) -> Outcome:
-    """One of the statements of an update command."""
+    """Run one statement of an update command."""
     context.metrics["operations.update"] += 1
     pause_count = context.pause_count
     try:
@@ -238,7 +238,7 @@ def run_statement(
     except CommandError as error:
         if error.code != 11000 or not UPSERT.of(statement) or pause_count == context.pause_count:
             raise
-    return _run_statement(context, request, namespace, statement, retryable)  # it may have been inserted meanwhile
+    return _run_statement(context, request, namespace, statement, retryable)  # inserted meanwhile
 
 
 def _run_statement(
@@ -285,7 +285,7 @@ def _measurements(
     context: CommandContext, request: Request, collection: Collection, statement: dict[str, Any],
     retryable: RetryableWrite | None,
 ) -> Outcome:  # fmt: skip
-    """Change the meta field of measurements of a time series, a bucket at a time. Raises 72 for any other update."""
+    """Change the meta field of measurements in a time series, one bucket at a time. Raise 72 for any other update."""
     check_no_transaction(context, "update", collection.namespace)
     buckets = buckets_of(context.txn, collection)
     assert buckets is not None
@@ -312,7 +312,7 @@ def _measurements(
 def _changes(
     context: CommandContext, finder: Finder, applier: Applier, statement: dict[str, Any], collation: Any
 ) -> Iterator[Changed]:
-    """The matches that a statement changes, as it changes them: all, the first, or the first by its sort."""
+    """Change the matches of a statement (all, the first, or the first by its sort), and yield each."""
     if not statement.get("sort"):
         for match in matches(context, finder, None if MULTI.of(statement) else 1):
             changed = applier.change(match)
@@ -325,7 +325,7 @@ def _changes(
     key = parse_sort(statement["sort"], collation, metadata=score)
     while (first := first_match(context, finder, key)) is not None:
         changed = applier.change(first)
-        if changed is not None:  # otherwise it was changed meanwhile: there may be another first
+        if changed is not None:  # otherwise changed meanwhile: find the first match again
             yield changed
             return
 
@@ -339,7 +339,7 @@ _SIZE = Struct("<i").unpack_from
 
 
 def pauses(engine: Engine, request: Request) -> bool:
-    """Whether an update may look at more than the one document whose `_id` it names, or wait for a transaction."""
+    """Whether an update may take long: it may read more than one document by `_id`, or wait for a transaction."""
     statements = request.sequences.get("updates")
     if statements is None or len(statements) != 1 or len(statements[0]) > limits.KEYS_BYTES:
         return True
@@ -350,8 +350,8 @@ def pauses(engine: Engine, request: Request) -> bool:
 
 
 def _id_and_change(statement: bytes) -> tuple[bytes, bytes] | None:
-    """(key of the `_id`, raw `u`) of a statement `{q: {_id: value}, u: {...}}`, with `multi: false` and `upsert` at
-    most; None for any other."""
+    """Return (key of the `_id`, raw `u`) for a statement `{q: {_id: value}, u: {...}}`, which may also have
+    `multi: false` and `upsert`; None for any other."""
     located = one_id(statement)
     if located is None:
         return None

@@ -2,10 +2,10 @@
 
     again("insert", INSERT, "documents", write)   → a `Command.again` that calls `write` for the document or statement
 
-`write` does what the command without options does, with nothing around it: no context, no filter, no turn. It returns
-the elements of the reply, or None where it has done nothing and the command must run instead.
+`write` does the same as the command without options, but without a context, a filter or a turn. It returns the elements
+of the reply. If it returns None, it has done nothing and the command must run instead.
 
-Rule: the command, run instead, has the same effects and the same answer.
+Rule: the command itself would have the same effects and the same answer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Write = Callable[["Engine", WriteTransaction, Collection, bytes, RetryableWrite | None], bytes | None]
 
 _PLAIN: Final = frozenset({"ordered", "lsid", "txnNumber", "$db", "$clusterTime", "comment"})
-"""The fields of a write that change nothing about how one document is written."""
+"""The fields of a write that do not affect how one document is written."""
 _ONE_ID: Final = frozenset({0x02, 0x07, 0x10, 0x12})  # strings, ObjectIds, integers
 _SIZE = Struct("<i").unpack_from
 
@@ -45,11 +45,11 @@ _SIZE = Struct("<i").unpack_from
 def again(
     name: str, usage: int, sequence: str, write: Write
 ) -> Callable[[Engine, Request, WriteTransaction | None], bytes | None]:
-    """The `Command.again` of a writing command. `usage`: the kind under which it is counted."""
+    """Return the `Command.again` of a writing command. `usage`: the kind under which it is counted."""
     plain, total = _PLAIN | {name}, f"commands.{name}.total"
 
     def facts_of(request: Request) -> Any:
-        """(namespace, key of its usage) of a command whose fields are plain; False for any other."""
+        """Return (namespace, usage key) for a command that has only plain fields; otherwise False."""
         if request.body.keys() <= plain:
             with suppress(CommandError):
                 namespace = target(request)
@@ -64,7 +64,7 @@ def again(
         if repeated.facts is None:
             repeated.facts = facts_of(request)
         if not repeated.facts or len(statements[0]) > limits.KEYS_BYTES or not engine.store.oplog_enabled:
-            return None  # it may take a turn, or its reply is another
+            return None  # the command may need a turn, or its reply differs
         began = monotonic()
         namespace, key = repeated.facts
         collection = plain_collection(engine, txn, namespace)
@@ -80,7 +80,7 @@ def again(
         try:
             elements = write(engine, txn, collection, statements[0], retryable)
         except (CommandError, BSONError, UnicodeDecodeError):
-            return None  # which the command meets again
+            return None  # the command raises the error again
         if elements is None:
             return None
         if retryable is not None:
@@ -93,7 +93,7 @@ def again(
 
 
 def plain_collection(engine: Engine, txn: WriteTransaction, namespace: str) -> Collection | None:
-    """The collection, if one document can be written to it without a look at anything else."""
+    """Return the collection if a document can be written to it without any other check; otherwise None."""
     collection = txn.catalog.collections.get(namespace)
     transactions = engine.store.transactions
     if (
@@ -106,7 +106,7 @@ def plain_collection(engine: Engine, txn: WriteTransaction, namespace: str) -> C
 
 
 def one_id(statement: bytes) -> tuple[bytes, int] | None:
-    """(key of the `_id`, where the filter ends) of a statement `{q: {_id: value}, ...}`, if the value is of a common
+    """Return (key of the `_id`, end of the filter) for a statement `{q: {_id: value}, ...}` with a value of a common
     type; None for any other."""
     try:
         kind = statement[11]
@@ -121,7 +121,7 @@ def one_id(statement: bytes) -> tuple[bytes, int] | None:
 
 
 def found(txn: WriteTransaction, collection: Collection, key: bytes) -> tuple[bytes, bytes] | None:
-    """(record, document) of an `_id`, as a filter on nothing else finds it; None also for a long document."""
+    """Return (record, document) for an `_id`, as a filter on `_id` alone finds it; None also for a long document."""
     if not collection.options.keys() <= HARMLESS:
         return None
     record = txn.record_of(collection, key)
