@@ -299,7 +299,7 @@ class Core:
         if self._when_failed is not None:
             self._when_failed(self.failure)
 
-    # What the engine calls: `dispatch.shell.Shell`.
+    # Called by the engine: `dispatch.shell.Shell`.
 
     def client_introduced(self, client: ClientInfo) -> None:
         logs.client_metadata(client, unprotected=self._is_unprotected)
@@ -379,7 +379,7 @@ class Core:
     def cursor_killed(self, cursor: Any) -> None:
         self.notifier.cursor_killed(cursor)
 
-    # What peers call.
+    # Called by peers.
 
     def peer_connected(self, peer: Peer, transport: Any) -> ClientInfo:
         """Register a new client; return its description."""

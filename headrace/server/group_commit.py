@@ -51,7 +51,7 @@ class GroupCommitter(Generic[Group, Write, Paused]):
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    # What a write is.
+    # Single writes: implemented by subclasses.
 
     def run_write(self, group: Group, write: Write) -> Any:
         """Return the answer of a write, or its turn if it has paused."""
@@ -73,7 +73,7 @@ class GroupCommitter(Generic[Group, Write, Paused]):
         """Answer a write that failed after a pause. Its earlier turns stay committed."""
         raise NotImplementedError
 
-    # What becomes of a group.
+    # Groups.
 
     def run(self, group: Group, seconds: float = inf, *, is_read_meanwhile: bool = True) -> list[Write]:
         """Run a group in its transaction, up to the sync; return the writes for which no time was left. Raises a

@@ -86,7 +86,7 @@ class Peer(asyncio.Protocol):
         """Whether the client wants an answer to its present message."""
         return not self._message.flags & MORE_TO_COME
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport

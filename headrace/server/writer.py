@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from headrace.server.peer import Peer
 
 SLOW_COMMIT_MS: Final = 3.0  # a slower commit runs in a thread
-LONG_COMMIT_BYTES: Final = 2 * 1024 * 1024  # of messages; writing more than this takes about as long
+LONG_COMMIT_BYTES: Final = 2 * 1024 * 1024  # writing more bytes of messages takes about as long
 
 
 class ClientWrite(NamedTuple):
@@ -161,8 +161,8 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         self._in_gate = gate is None
         self._queue: list[ClientWrite | ServerJob] = []
         self._paused: deque[PausedWrite] = deque()
-        self._held: list[ServerJob] = []  # until `fsyncUnlock`
-        self._blocked: dict[Any, list[PausedWrite]] = {}  # by the key that they wait for
+        self._held: list[ServerJob] = []  # jobs that are held until `fsyncUnlock`
+        self._blocked: dict[Any, list[PausedWrite]] = {}  # paused writes by the key that they wait for
         self._group: SharedGroup | None = None  # the group that is running or being committed
         self._retries: deque[SharedGroup] = deque()  # groups of failed transactions; they run before the queue
         self._scheduled = False

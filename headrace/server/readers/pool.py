@@ -191,7 +191,7 @@ class Readers:
     def __iter__(self) -> Iterator[Reader]:
         return iter(list(self._readers))
 
-    # What the scheduler calls.
+    # Called by the scheduler.
 
     def have_room(self) -> bool:
         """Return whether a reader can take a command that has used up its turn. If all are busy, start another one
@@ -236,7 +236,7 @@ class Readers:
             reader.kill()
             await self._core.loop.run_in_executor(None, reader.process.wait)
 
-    # What its readers call.
+    # Called by readers.
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Handshakes:
         """Read the files again, for later connections. Raises `TlsError` and then changes nothing."""
         self.context = new_context(self.options)
 
-    # What a layer calls.
+    # Called by layers.
 
     def begin(self, layer: TlsLayer) -> None:
         """Start the time limit of an accepted connection."""

@@ -54,7 +54,7 @@ class TlsLayer(asyncio.Protocol):
         self.address = ""
         """The client's address, for the log."""
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -186,7 +186,7 @@ class TlsLayer(asyncio.Protocol):
         if self._outgoing.pending:
             self._transport.write(self._outgoing.read())
 
-    # What the peer calls, as of an asyncio.Transport.
+    # Called by the peer: the methods of an asyncio.Transport.
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
