@@ -71,7 +71,7 @@ class Compaction:
         self._tables = list(environment.tables.values())
         self._open: set[TableKey] = set()  # changed by the open write transaction or by an abandoned one
         self._committed: set[TableKey] = set()
-        self._new_count = 0  # of committed keys since the last `catch_up`
+        self._new_count = 0  # the number of keys committed since the last `catch_up`
         self._spilled: deque[SpillStream] = deque()
         self._spill = spill
         self._spill_file: SpillFile | None = None
@@ -121,7 +121,7 @@ class Compaction:
             if self._is_closed:
                 self._remove()
 
-    # The changes since.
+    # The changes since the copy began.
 
     def noting(self, kv: Transaction) -> Transaction:
         """Return a write transaction that notes the keys it changes."""

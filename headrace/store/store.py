@@ -93,7 +93,7 @@ class Store:
         self.admin_listeners: list[Callable[[], None]] = []
         """Called after a commit that changed the database `admin`, and with it maybe users and roles, in a store
         without an oplog. Commits of such a store have no runs."""
-        self._last_run: Run | None = None  # at the end of the oplog
+        self._last_run: Run | None = None  # the last run of the oplog
         self.next_records: dict[int, int] = {}
         """The next record of a collection, by its number. Only the writer uses it. Reserved records that are not used
         are skipped."""

@@ -129,7 +129,7 @@ class Transactions:
         for session in unused:
             del self.latest[session]
 
-    # What views call.
+    # Called by views.
 
     def claim(self, transaction: ClientTransaction, key: TableKey) -> None:
         """Lock a key for a transaction. Raises `Conflict` 112 if another transaction has locked it or a commit has
@@ -164,7 +164,7 @@ class Transactions:
         self._last_number = self._last_number + 1 if self._last_number < 2 * NUMBER_START - 1 else NUMBER_START
         return self._last_number
 
-    # What the store calls.
+    # Called by the store.
 
     def recording(self, kv: Transaction) -> RecordingTransaction:
         """Return a KV write transaction that records its written keys for the open transactions."""

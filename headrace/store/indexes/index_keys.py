@@ -388,7 +388,7 @@ def _is_repeated(document: bytes, name: bytes, at: int) -> bool:
     return document.find(name + b"\0", at) >= 0 and find_element(document, name, at - 4) is not None
 
 
-_UNCUT_MAX: Final = limits.KEY_BYTES_MAX - 4  # with the index's number; a record follows
+_UNCUT_MAX: Final = limits.KEY_BYTES_MAX - 4  # includes the index's number; a record follows
 _CUT: Final[Traits] = frozenset({CUT_KEY})
 
 
