@@ -145,7 +145,9 @@ class ChangeCursor:
         self.state = CursorState.BEHIND
         self._guard = ResumeGuard(spec) if spec.resume is not None else None
         last = source.store.last_position
-        self._rest: tuple[int, Iterator[Event | CommandError | None]] | None = None  # of the entry at this position
+        self._rest: tuple[int, Iterator[Event | CommandError | None]] | None = (
+            None  # the rest of the entry at this position
+        )
         self._token = spec.first_token(last + 1)
         self._token_time = int(decode(self._token)["_data"][2:18], 16)
         self._after = ""  # events up to this token are not returned
@@ -157,7 +159,7 @@ class ChangeCursor:
         else:
             self._catch_up()
 
-    # What commands use.
+    # Used by commands.
 
     def next_batch(self, source: ViewSource, count_max: int) -> Batch:
         """Return the next events, at most `count_max`, or none if there are none yet. Raises the errors that end a
