@@ -416,7 +416,7 @@ def _check_same_servers(job: Job, checkpoint: Checkpoint) -> None:
 
 
 def _check_distinct(job: Job, histories: dict[str, str]) -> None:
-    """Raise JobError if two servers have the same history, and so the same documents, or a sink is its own source."""
+    """Raise JobError if two servers have the same history, and so the same documents, or a copy is its own source."""
     by_history: dict[str, str] = {}
     for name, history in histories.items():
         if history and history in by_history:

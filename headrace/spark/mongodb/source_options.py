@@ -36,7 +36,7 @@ class SourceOptions:
     capped: str = "read"
     """Whether capped collections among several are `read`, or `skip`ped."""
     also: tuple[str, ...] = ()
-    """With several collections: those whose snapshots are read whether or not the collections still exist."""
+    """Collections, among several, whose snapshots are read whether or not the collections still exist."""
     pipeline: tuple[dict[str, Any], ...] = ()
     """The stages that the server runs."""
     reader: tuple[dict[str, Any], ...] = ()

@@ -209,7 +209,7 @@ class ReadAhead:
 
 
 class _PassedBatch:
-    """A planned batch, with every few thousandth mark and the number of rows up to that mark."""
+    """A planned batch, with a mark about every `_RUN_ROWS` rows, each with the number of rows up to it."""
 
     def __init__(self, start: Token, end: Token) -> None:
         self.start, self.end = start, end
