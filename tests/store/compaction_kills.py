@@ -43,10 +43,10 @@ class Lives:
         self.slowest_ms = 0.0
         self._stop = threading.Event()
 
-    def client(self) -> pymongo.MongoClient[Any]:
-        """Return a client of the server."""
+    def client(self, seconds: float = SECONDS_MAX) -> pymongo.MongoClient[Any]:
+        """Return a client that waits as long for the server."""
         return pymongo.MongoClient(
-            f"mongodb://127.0.0.1:{self.port}/?directConnection=true", serverSelectionTimeoutMS=60_000,
+            f"mongodb://127.0.0.1:{self.port}/?directConnection=true", serverSelectionTimeoutMS=int(seconds * 1000),
             retryWrites=False, retryReads=False,
         )  # fmt: skip
 
@@ -82,10 +82,10 @@ class Lives:
 
     def _run(self, work: Any, *arguments: Any) -> None:
         try:
-            with self.client() as client:
+            with self.client(0.5) as client:
                 work(client, *arguments)
         except PyMongoError as error:
-            if isinstance(error, OperationFailure):
+            if isinstance(error, OperationFailure) and not error.timeout:
                 self.problems.append(f"{work.__name__}: {error}")
         except Exception as error:
             self.problems.append(f"{work.__name__}: {error!r}")
@@ -96,7 +96,8 @@ class Lives:
         while not self._stop.is_set():
             began = time.monotonic()
             if number % 7 == 0:
-                with client.start_session() as session:
+                # The time also ends the attempts, once the server is killed.
+                with client.start_session() as session, pymongo.timeout(3):
                     session.with_transaction(lambda inside, at=number: self._both(database, at, inside))
             else:
                 self._both(database, number, None)
