@@ -267,7 +267,7 @@ class EmbeddedChangeStream(Closing):
             return
         self._end()
         if self._cursor_id and self._local.unusable is None:
-            body = {"killCursors": "", "cursors": [Int64(self._cursor_id)]}
+            body = {"killCursors": self._collection, "cursors": [Int64(self._cursor_id)]}
             raw = encode(body)
             try:
                 self._local.execute(self._database, "killCursors", decode(raw), raw)
