@@ -1,6 +1,6 @@
-"""profile: how a database is profiled, and what counts as slow, in all of them and for the log.
+"""profile: set the profiler level of a database, and the threshold of slow commands for all databases and the log.
 
-Source: MongoDB's manual. The settings end with the process; `--profile` and `--slowms` are those at the start.
+Source: MongoDB's manual. The settings end with the process. `--profile` and `--slowms` set the initial ones.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def _one(
         if collection is None:
             with_id_first(document)  # a document that is refused makes no collection
             collection = created(context, namespace)
-        if context.engine.store.transactions.locks:  # which `has_locks` looks at first: a call less for most inserts
+        if context.engine.store.transactions.locks:  # `has_locks` checks this first; checking here saves a call
             while context.has_locks and not wait_until_unlocked(context, partial(_try, collection, document)):
                 collection = created(context, collection.namespace)
         context.txn.insert(collection, document, retryable, keeps_empty_timestamps=context.keeps_empty_timestamps)

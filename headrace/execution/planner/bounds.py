@@ -107,7 +107,7 @@ def _joined(prefix: str, path: str) -> str:
 
 
 def leaf_intervals(leaf: LeafMatchExpression) -> Intervals | None:
-    """Return the values of which every match has one at the path; None: any value."""
+    """Return the intervals that contain a value of every match at the path; None: any value."""
     if leaf.kind is MatchType.EQ:
         return _equal(leaf.wanted)
     if leaf.kind in _RANGES:

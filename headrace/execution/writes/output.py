@@ -239,7 +239,7 @@ def _merge(context: CommandContext, goal: str, writes: Any, document: dict[str, 
         except CommandError as error:
             if error.code != 11000 or match is not None or pause_count == context.pause_count or tried:
                 raise
-            tried = True  # another client has inserted what was missing
+            tried = True  # another client has inserted the missing document
 
 
 def _check_values(collection: Collection, on: tuple[str, ...], document: dict[str, Any]) -> None:
