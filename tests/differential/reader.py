@@ -35,7 +35,8 @@ class DrivenReader:
             self._process = spawn(theirs.fileno())
         options, environment = server.engine.options, server.store.environment
         self._send({
-            "path": str(environment.path), "oplog": options.oplog, "mapBytes": options.map_bytes,
+            "path": str(environment.path), "numberBase": environment.number_base, "oplog": options.oplog,
+            "mapBytes": options.map_bytes,
             "memoryBytesMax": server.engine.memory.bytes_max, "replicaSet": "rs0", "advertisedHost": None,
             "counts": {}, "parameters": server.engine.parameters,
         })  # fmt: skip
@@ -104,5 +105,7 @@ class DrivenReader:
 
     def _receive(self) -> tuple[dict[str, Any], bytes]:
         while True:
-            for received in self._frames.feed(self._socket.recv(1 << 16)):
+            data = self._socket.recv(1 << 16)
+            assert data, "the reader process has ended"
+            for received in self._frames.feed(data):
                 return received
