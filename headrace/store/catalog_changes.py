@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from bson import Binary
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.store import capped
 from headrace.store.catalog import Collection, Index
@@ -44,6 +45,19 @@ def id_index_of(options: dict[str, Any]) -> dict[str, Any]:
             spec["expireAfterSeconds"] = options["expireAfterSeconds"]
         spec["clustered"] = True
     return spec
+
+
+def require_room(txn: WriteTransaction, size: int) -> None:
+    """Raise 146 where the catalog, which is in memory, has no room for a definition of `size` bytes of BSON."""
+    if size <= limits.DEFINITION_BYTES_FREE:
+        return
+    most = int(txn.store.memory.bytes_max * limits.DEFINITIONS_SHARE)
+    if txn.catalog.definition_bytes(txn.kv) + size > most:
+        raise CommandError(
+            146,
+            f"long definitions of collections, views and indexes may have {most} bytes in all, a fortieth of the "
+            f"server's memory limit, and there is no room for {size} more",
+        )
 
 
 def create(
@@ -204,6 +218,7 @@ def move(txn: WriteTransaction, source: Collection, namespace: str, target: Coll
 def copy_as_capped(txn: WriteTransaction, source: Collection, namespace: str, bytes_max: int) -> Collection:
     """Return a new capped collection with the source's options, only the index on `_id`, and as many of the newest
     documents as fit. The copy does not pause, because later writes would be missing from it."""
+    require_room(txn, len(source.record()))
     copy = create(txn, namespace, {**source.options, "capped": True, "size": bytes_max})
     capped.measure_on(txn, copy)
     records: list[bytes] = []

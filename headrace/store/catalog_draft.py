@@ -63,6 +63,11 @@ class CatalogDraft(Catalog):
         self.version += 1
         self.changed[namespace] = self.version
 
+    def definition_bytes(self, txn: Transaction) -> int:
+        """Return about how many bytes of BSON the long definitions have: those of more than 2 KiB."""
+        sizes = txn.stat(self._tables["catalog"])
+        return sizes["overflow_pages"] * sizes["psize"]
+
     # Collections.
 
     def create(

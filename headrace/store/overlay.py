@@ -133,6 +133,10 @@ class ProvisionalCatalog(CatalogDraft):
             return created
         return self.by_number.get(collection.number, collection)
 
+    def definition_bytes(self, txn: Transaction) -> int:
+        """Return the bytes of the long definitions, with all that exist only here."""
+        return super().definition_bytes(txn) + sum(len(made.record()) for made in self._created.values())
+
     def create(
         self, txn: Transaction, namespace: str, kind: str, options: dict[str, Any], id_index: dict[str, Any] | None,
         *, uuid: bytes | None = None, number: int | None = None, indexes: tuple[Index, ...] = (),

@@ -77,6 +77,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     dry_run = bool(change.pop("dryRun", False))
     if dry_run and not change.get("index", {}).get("unique"):
         raise CommandError(72, "'dryRun' is only supported with {index: {unique: true}}")
+    catalog_changes.require_room(context.txn, len(request.raw))
     series = body.get(SERIES)
     if collection.is_time_series or SERIES in collection.options:
         if series is not None:

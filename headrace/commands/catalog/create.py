@@ -105,11 +105,13 @@ def create(context: CommandContext, request: Request, uuid: bytes | None) -> dic
     options = options_of(body)
     if SERIES in options and uuid is None:
         options[SERIES] = checked_series(options[SERIES])
+        catalog_changes.require_room(context.txn, len(request.raw))
         create_time_series(context, namespace, options)
         return {}
     stored_options = {name: value for name, value in options.items() if name not in ("idIndex", "autoIndexId")}
     if _is_there(context, namespace, stored_options):
         return {}
+    catalog_changes.require_room(context.txn, len(request.raw))
     if "viewOn" in options:
         if is_system(namespace):
             raise CommandError(73, "View name cannot start with 'system.', which is reserved for system namespaces")

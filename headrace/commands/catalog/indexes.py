@@ -67,6 +67,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     if (buckets := buckets_of(context.txn, context.txn.collection(namespace))) is not None:
         namespace, specs = buckets.collection.namespace, [bucket_index(buckets.series, spec) for spec in specs]
     quorum = _commit_quorum(context, request.body)
+    catalog_changes.require_room(context.txn, len(request.raw))
     if context.transaction is None and (there := writable(context, namespace)) is not None:
         count_of(context, there)  # may pause
         wait_until_unused(context, namespace)  # no pause from here until the build has begun
