@@ -113,7 +113,6 @@ ACCOUNTS: dict[str, Callable[[DrivenServer], Any] | None] = {
     "cursors/registry.py": open_cursors,
     "execution/command_memory.py": operations,
     "server/peer.py": None,  # test_memory_budget_sockets.py
-    "server/scheduler.py": None,  # likewise
     "store/client_transaction.py": transactions,
     "store/transaction_registry.py": written_keys,
 }

@@ -18,6 +18,7 @@ from headrace.store.state import StoreState
 from headrace.store.store import Store
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
+from headrace.values.bson import MISSING
 
 READS: dict[str, dict[str, Any]] = {
     "by index": {"find": "c", "filter": {"x": 3}, "sort": {"_id": 1}},
@@ -143,6 +144,7 @@ def contents(item: Any) -> Any:
         return tuple(map(contents, item))
     assert (
         item is None
+        or item is MISSING
         or isinstance(item, str | bytes | bool | int | float | frozenset | Int64 | CommandError)
         or (type(item).__module__.startswith("bson."))
     ), f"{type(item)} in a published state"
