@@ -1,5 +1,5 @@
-"""What queries cost the server with indexes and without, how fast an index is built, what it costs an insert, and what
-updates and deletes of many cost.
+"""Measures queries with indexes and without, builds of indexes, inserts into indexed collections, and updates and
+deletes of many documents.
 
     python bench/queries.py                    200,000 documents; a table in Markdown
     python bench/queries.py --documents 20000
@@ -116,8 +116,9 @@ def insert_costs(target: Target, database: Any) -> str:
 
 
 def many_costs(target: Target, database: Any, count: int) -> str:
-    """What updates and deletes of many cost a document, beside an insert in batches of 1,000: the least of three
-    rounds."""
+    """Return a table of the server's CPU for each document of inserts, updates and deletes of many.
+
+    Each figure is the least of three rounds."""
     steps: dict[str, Callable[[Any], Any]] = {
         "insert_many, 1,000 at a time": lambda many: [
             many.insert_many(map(document, range(first, first + 1000))) for first in range(0, count, 1000)

@@ -56,7 +56,7 @@ class Figures:
     partitions_seconds: float
     reader_mib: list[float]
     cpu_ms: list[float]
-    """Of the server, for an aggregation, `$merge`, an update and a backlog."""
+    """CPU time of the server process in milliseconds, for an aggregation, `$merge`, an update and a backlog."""
 
     def row(self) -> str:
         """The line of the table."""

@@ -54,7 +54,7 @@ class Turn:
 
 
 def problem_of(op: Document, turns: list[Turn], reply: Document, steady: list[Document]) -> str | None:
-    """What is wrong with the work of an insert, an update or a delete; `steady` matched all the time."""
+    """Return what a write did wrong, or None. The measurements in `steady` matched its filter all the time."""
     added = [item for turn in turns for item in turn.added]
     removed = [item for turn in turns for item in turn.removed]
     changed = [pair for turn in turns for pair in turn.changed]

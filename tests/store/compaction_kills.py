@@ -157,7 +157,7 @@ class Lives:
 
 
 def run(count: int, seed: int, folder: Path) -> Lives:
-    """Kill so many times; return what was done. Raises AssertionError."""
+    """Kill the server `count` times and return what was counted. Raise AssertionError if a write is lost."""
     lives = Lives(folder, seed)
     for _ in range(count):
         lives.round(lives.random.uniform(1.5, 5.0))

@@ -1,4 +1,4 @@
-"""What an aggregation runs on: a collection's name or the number 1; and hints at what is not there."""
+"""The target of an aggregation: a collection's name or the number 1. Hints at missing indexes."""
 
 from __future__ import annotations
 
