@@ -83,6 +83,16 @@ def test_index_stats_lists_the_indexes(client: Any) -> None:
     assert after["accesses"]["ops"] == before + 6
 
 
+@pytest.mark.parametrize("output", [{"$out": "other"}, {"$merge": "other"}])
+def test_a_pipeline_that_writes_uses_an_index_once(client: Any, output: dict[str, Any]) -> None:
+    used = client.used[next(iter(output)).strip("$")]
+    used.insert_one({"x": 1})
+    used.create_index("x")
+    used.aggregate([{"$match": {"x": 1}}, output])
+    (index,) = used.aggregate([{"$indexStats": {}}, {"$match": {"name": "x_1"}}])
+    assert index["accesses"]["ops"] == 1
+
+
 def test_list_local_sessions_has_at_least_the_one_that_asks(client: Any) -> None:
     with client.start_session() as session:
         result = list(client.t.aggregate([{"$listLocalSessions": {}}], session=session))

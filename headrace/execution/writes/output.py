@@ -81,7 +81,6 @@ def write_output(
     """Write the results of a pipeline as its last stage says. Return no documents.
 
     `read` returns the raw results of the other stages at each call."""
-    read()  # checks the stages and the collections that they refer to
     writes = stage.writes
     goal = check_namespace(f"{writes.database}.{writes.collection}")
     series = _series_option(context, goal, writes) if writes.kind == "out" else None
