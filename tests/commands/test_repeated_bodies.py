@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 from bson import Binary, Int64, ObjectId, Regex, Timestamp
+from bson.errors import BSONError, InvalidBSON
 
 from headrace.auth.names import UserName
 from headrace.dispatch.request import ClientInfo, parse_message, remember
@@ -41,7 +42,10 @@ class Server:
         except CommandError as error:
             return error.code, error.message
         self.taken += request.repeated is not None
-        reply = self.server.answer(request)
+        try:
+            reply = self.server.answer(request)
+        except (BSONError, UnicodeDecodeError) as error:  # a server answers 22
+            return type(error)
         if self.short and request.repeated is None and isinstance(reply, dict) and reply["ok"]:
             remember(request)
         return reply
@@ -114,12 +118,21 @@ def message(chance: random.Random, shape: tuple[int, str, dict[str, Any]], last:
         query: dict[str, Any] = {"q": {"_id": identities(chance)}, "u": change(chance)}
         if chance.random() < 0.2:
             query = {**query, "q": {"_id": chance.randrange(20)}, "upsert": True}
-        statements = [encode(query)]
-        return {"update": collection, "ordered": True, **fields}, {"updates": statements}
+        statement = encode(query) if "upsert" in query else perhaps_damaged(chance, encode(query))
+        return {"update": collection, "ordered": True, **fields}, {"updates": [statement]}
     if kind == 6:
-        return {"delete": collection, **fields}, {"deletes": [encode({"q": {"_id": identities(chance)}, "limit": 1})]}
+        statement = perhaps_damaged(chance, encode({"q": {"_id": identities(chance)}, "limit": 1}))
+        return {"delete": collection, **fields}, {"deletes": [statement]}
     documents = documents_of(chance) if chance.random() < 0.9 else documents_of(chance) + documents_of(chance)
     return {"insert": collection, "ordered": chance.random() < 0.9, **fields}, {"documents": documents}
+
+
+def perhaps_damaged(chance: random.Random, statement: bytes) -> bytes:
+    """Return the statement, at times with another byte somewhere after its size."""
+    if chance.random() < 0.8:
+        return statement
+    at = chance.randrange(4, len(statement))
+    return statement[:at] + bytes([chance.choice([0, 1, 255, chance.randrange(256)])]) + statement[at + 1 :]
 
 
 def change(chance: random.Random) -> Any:
@@ -154,6 +167,20 @@ def oplog(server: DrivenServer) -> Iterator[dict[str, Any]]:
 def _keys(view: Any) -> list[bytes]:
     with view.kv.cursor(view.tables["oplog"]) as cursor:
         return list(cursor.iternext(values=False)) if cursor.first() else []
+
+
+def test_a_filter_without_its_end_is_refused_though_the_body_is_known() -> None:
+    statements = {"updates": {"q": {"_id": 1}, "u": {"$set": {"a": 2}}}, "deletes": {"q": {"_id": 1}, "limit": 1}}
+    for sequence, statement in statements.items():
+        with DrivenServer() as driven:
+            driven.must("t", {"insert": "c", "documents": [{"_id": 1, "a": 1}]})
+            server, raw = Server(driven, short=True, user=None), encode(statement)
+            body = {sequence.removesuffix("s"): "c"}
+            server.ask((body, {sequence: [encode({**statement, "q": {"_id": 2}})]}))
+            end = 7 + raw[7]
+            reply = server.ask((body, {sequence: [raw[: end - 1] + b"\1" + raw[end:]]}))
+            assert reply is InvalidBSON or reply["code"] == 22
+            assert server.taken == 1 and [decode(document) for document in stored(driven)["c"]] == [{"_id": 1, "a": 1}]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -113,7 +113,7 @@ def one_id(statement: bytes) -> tuple[bytes, int] | None:
         if statement[4:7] != b"\x03q\x00" or kind not in _ONE_ID or statement[12:16] != b"_id\x00":
             return None
         end = 7 + _SIZE(statement, 7)[0]
-        if 16 + value_size(kind, statement, 16) != end - 1:
+        if 16 + value_size(kind, statement, 16) != end - 1 or statement[end - 1]:
             return None
         return encode_element(kind, statement[16 : end - 1]), end
     except (BSONError, IndexError, UnicodeDecodeError, error):
