@@ -176,11 +176,15 @@ def test_a_filter_without_its_end_is_refused_though_the_body_is_known() -> None:
             driven.must("t", {"insert": "c", "documents": [{"_id": 1, "a": 1}]})
             server, raw = Server(driven, short=True, user=None), encode(statement)
             body = {sequence.removesuffix("s"): "c"}
-            server.ask((body, {sequence: [encode({**statement, "q": {"_id": 2}})]}))
+            for _ in range(3):
+                server.ask((body, {sequence: [encode({**statement, "q": {"_id": 2}})]}))
+            known = server.taken
             end = 7 + raw[7]
             reply = server.ask((body, {sequence: [raw[: end - 1] + b"\1" + raw[end:]]}))
             assert reply is InvalidBSON or reply["code"] == 22
-            assert server.taken == 1 and [decode(document) for document in stored(driven)["c"]] == [{"_id": 1, "a": 1}]
+            assert server.taken == known + 1 > 1 and [decode(document) for document in stored(driven)["c"]] == [
+                {"_id": 1, "a": 1}
+            ]
 
 
 @pytest.mark.parametrize("seed", range(4))
