@@ -21,7 +21,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from headrace import limits
 from headrace.clock import Clock, SystemClock
@@ -32,6 +32,7 @@ from headrace.store.catalog import Catalog, Collection
 from headrace.store.checksums.names import describe
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.checksums.upgrade import IncompatibleFormat, open_format
+from headrace.store.compaction import Compaction
 from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.entries import noop_entry
 from headrace.store.indexes.uses import Uses
@@ -46,9 +47,6 @@ from headrace.store.view import View
 from headrace.store.write_transaction import WriteTransaction
 from headrace.values.bson import decode, encode
 from headrace.values.position import seconds
-
-if TYPE_CHECKING:
-    from headrace.store.compaction import Compaction
 
 INITIATING: Final = "initiating set"
 _NOOP_TOPICS: Final[tuple[str, ...]] = ()
@@ -350,8 +348,6 @@ class Store:
         `size`: bytes that the file will have. Raises 117, 14031."""
         if self.compaction is not None:
             raise CommandError(117, "another compaction is in progress")
-        from headrace.store.compaction import Compaction  # no start needs it
-
         self.compaction = Compaction(self.environment, self.spill_folder, size=size)
         return self.compaction
 

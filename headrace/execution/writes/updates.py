@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bson import Timestamp
 
@@ -28,14 +28,12 @@ from headrace.execution.writes.matches import (
 )
 from headrace.execution.writes.validation import Validator
 from headrace.query.update import Diff, Update, UpdateContext, parse_update, upsert_document
+from headrace.query.update.sliced_update import SlicedUpdate, sliced_update
 from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.time_limit import run_limited
 from headrace.values.bson import decode, encode
 from headrace.values.position import to_timestamp
-
-if TYPE_CHECKING:
-    from headrace.query.update.sliced_update import SlicedUpdate
 
 
 def parsed(statement: dict[str, Any], collection: Collection | None, let: Any) -> Update:
@@ -141,8 +139,6 @@ class Applier:
         """Change all matches, some documents at a time. Yield the numbers of matched and changed documents.
 
         The filter must have no `$near`."""
-        from headrace.query.update.sliced_update import sliced_update  # no start needs it
-
         context, times = self._context, self._shared_context
         sliced = None if times is None or self._retryable is not None else sliced_update(self._update, times)
         for matches, pause_count in raw_matches(context, self._finder):
