@@ -228,10 +228,14 @@ class Store:
         return self.state.cluster_parameters
 
     def keep_count(self, state: StoreState, collection: Collection, count: DocumentCount) -> StoreState:
-        """Store a count that a reader of `state` has taken; return the state with the count."""
-        counted = state._replace(counts={**state.counts, collection.number: count})
-        if state is self.state:
+        """Store a count that a reader of `state` has taken; return the state with the count. The newest state gets the
+        count, too, unless the collection may have changed since."""
+        number, published = collection.number, self.state
+        counted = state._replace(counts={**state.counts, number: count})
+        if state is published:
             self.state = counted
+        elif (known := state.counts.get(number)) is not None and published.counts.get(number) is known:
+            self.state = published._replace(counts={**published.counts, number: count})
         return counted
 
     @contextlib.contextmanager

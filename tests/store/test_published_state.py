@@ -149,6 +149,21 @@ def contents(item: Any) -> Any:
     return repr(item)
 
 
+def test_a_count_that_a_reader_corrects_is_kept_unless_the_collection_has_changed(at: DrivenServer) -> None:
+    def counted_by_a_reader(written: str) -> int:
+        with at.store.reading() as view:
+            collection = view.catalog.collections["t.c"]
+            count = view.known_count(collection)
+            assert count is not None
+            at.must("t", {"insert": written, "documents": [{"n": 50}]})
+            view.keep_count(collection, count._replace(documents=1000))
+        return at.must("t", {"count": "c"})["n"]
+
+    before = at.must("t", {"count": "c"})["n"]
+    assert counted_by_a_reader("c") == before + 1
+    assert counted_by_a_reader("other") == 1000
+
+
 def test_nothing_that_can_be_reached_from_a_published_state_changes(at: DrivenServer) -> None:
     states: list[tuple[StoreState, Any]] = []
 

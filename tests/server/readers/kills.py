@@ -36,6 +36,7 @@ GROUP = {"$group": {"_id": "$a", "n": {"$sum": 1}}}
 READING = ("_group", "_scan", "_count", "_distinct")
 """The reads that may end with an error as their reader is killed."""
 GOING_ON = ("_write", "_point", "_update", "_delete", "_out", "_merge", "_backlog", "_validate")
+WORKS = (*READING, *GOING_ON)
 
 
 class Load:
@@ -58,8 +59,7 @@ class Load:
             client.t.many.update_many({}, {"$set": {"k": 1}})
             client.t.large.insert_many([{"_id": number} for number in range(LARGE)])
             assert client.t.large.estimated_document_count() == LARGE
-        works = (*READING, *GOING_ON)
-        self._threads = [threading.Thread(target=self._run, args=(getattr(self, work),)) for work in works]
+        self._threads = [threading.Thread(target=self._run, args=(getattr(self, work),)) for work in WORKS]
         for thread in self._threads:
             thread.start()
 
@@ -173,6 +173,7 @@ def run(count: int, seed: int, note: Callable[[int], object] = bool) -> Counter[
                 if ready:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(draw.choice(ready).process.pid, signal.SIGKILL)
+            until(lambda: all(load.counts[work] for work in WORKS) or not load.is_right())
         finally:
             load.stop()
         return load.counts + Counter({"lost": server._running.engine.metrics["readers.lost"]})
