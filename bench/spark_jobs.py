@@ -97,7 +97,7 @@ def fill(client: MongoClient[dict[str, Any]], rows: int) -> str:
                 index = chance.randrange(len(keys))
                 keys[index], keys[-1] = keys[-1], keys[index]
                 writes.append(DeleteOne({"_id": keys.pop()}))
-        collection.bulk_write(writes)
+        collection.bulk_write(writes, ordered=False)
     return token
 
 
