@@ -202,6 +202,15 @@ class Interrupted(AnsweredError):
     """
 
 
+class HandedOver(BaseException):
+    """Unwinds a command that another process runs from its beginning. The engine waits for that process's answer."""
+
+    def __init__(self, call: Any = None) -> None:
+        """`call`: an `execution.reader_calls.ReaderCall`; None: the shell makes one, or a write begins again."""
+        super().__init__()
+        self.call = call
+
+
 def reason_of(error: Exception) -> str:
     """Return the message of an error for a person. For an error of the operating system: the file and the reason."""
     if not isinstance(error, OSError) or error.strerror is None:

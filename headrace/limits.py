@@ -144,6 +144,7 @@ FEED_MS: Final = (
 SCAN_ENTRY_COUNT_MAX: Final = 20_000  # entries that one getMore may read, so that other clients get a turn
 LAG_MS: Final = 2.0  # a lagging stream's batch that took longer lets a reader process read the next one
 SCAN_MS_MAX: Final = 8.0  # and the time of one getMore: about a turn, and long compared with a getMore's cost
+MOVED_DOCUMENT_SECONDS: Final = 0.04  # the same, if a reader process can run the command: then it does
 DOCUMENT_SECONDS_MAX: Final = 0.25  # CPU time of one stage, filter or update for one document; then error 50
 FEED_MS_MAX: Final = 5.0  # how long events are built at once for caught-up streams
 FEED_BATCH_COUNT_MAX: Final = 16  # encoded batches that a feed holds for watchers with the same request

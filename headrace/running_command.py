@@ -58,6 +58,8 @@ class RunningCommand(greenlet):
     """Whether it keeps its results in this process for later commands. No other process may run it then."""
     begins_again: bool = False
     """Whether it has only read so far, so that a reader process may run it again from the beginning."""
+    read: tuple[Any, Any, Any] | None = None
+    """The engine, the command and the request of a read."""
     waits_for: Any = None
     """The event it waits for before it can resume, as the shell understands it; None: only for its next turn."""
 

@@ -4,7 +4,8 @@
 
 The limited functions do not check the time. A thread, the watch, checks the limited calls of all threads every few
 hundredths of a second. If a call has taken too long, Python raises the error in its thread at the end of the present
-instruction. The watch sleeps while there are no limited calls.
+instruction. The watch sleeps while there are no limited calls. A call of a command that another process can run is left
+much sooner, with `HandedOver`: other commands of this process need not wait for it.
 
 Rule: only pure functions are limited, because they may be left at any instruction. They read no store and change
 nothing that other commands see.
@@ -25,7 +26,7 @@ from time import sleep
 from typing import Any, Final, ParamSpec, TypeVar
 
 from headrace import limits
-from headrace.errors import CommandError
+from headrace.errors import CommandError, HandedOver
 
 LOOK_SECONDS: Final = 0.03
 """The time between two checks of the watch."""
@@ -78,9 +79,11 @@ class _Calls:
         if count != self.seen:
             self.seen, self.seen_at = count, now
         if watch.memory_is_exceeded():
-            error: type[CommandError] = OutOfMemory
+            error: type[BaseException] = OutOfMemory
         elif now - self.seen_at >= limits.DOCUMENT_SECONDS_MAX:
             error = TookTooLong
+        elif now - self.seen_at >= limits.MOVED_DOCUMENT_SECONDS and watch.may_move(self.thread):
+            error = HandedOver
         else:
             return
         self.seen_at = now
@@ -101,7 +104,7 @@ class _Calls:
                 sleep(LOOK_SECONDS / 100)
             for _ in range(2):
                 sleep(0)  # a pending error is raised here at the latest
-        except (OutOfMemory, TookTooLong):
+        except (HandedOver, OutOfMemory, TookTooLong):
             pass
 
 
@@ -133,6 +136,9 @@ class _OfThread(local):
 
 class Watch:
     """The thread that checks the limited calls."""
+
+    may_move: Callable[[Thread], bool] = staticmethod(lambda _: False)
+    """Returns whether another process can run the command that runs in a thread. `turns` sets it."""
 
     def __init__(self) -> None:
         self.threads: list[_Calls] = []

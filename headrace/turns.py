@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from math import inf
+from threading import Thread, current_thread
 from typing import Any, Final, TypeVar
 
 from greenlet import getcurrent
 
 from headrace.clock import monotonic
 from headrace.running_command import TURN_SECONDS, RunningCommand
-from headrace.time_limit import is_limited
+from headrace.time_limit import is_limited, watch
 
 
 class Turn(RunningCommand):
@@ -34,6 +35,8 @@ class Turn(RunningCommand):
     """The end of the turn, in seconds of the monotonic clock."""
     result: Any = None
     """The command's result, or `_Raised`, until it is returned."""
+    thread: Thread | None = None
+    """The thread of its server."""
 
 
 _running: Final[set[Turn]] = set()
@@ -48,6 +51,18 @@ def tick() -> None:
         turn = getcurrent()
         if type(turn) is Turn and monotonic() >= turn.ends and not is_limited():
             turn.pause()
+
+
+def _may_move(thread: Thread) -> bool:
+    """Return whether a reader process can run the command whose turn runs on a thread."""
+    for turn in (*_running,):
+        if turn.thread is thread and not turn.stays and (read := turn.read) is not None:
+            engine, command, request = read
+            return bool(engine.shell.may_move(command, request))
+    return False
+
+
+watch.may_move = _may_move
 
 
 def _look_at_running() -> None:
@@ -76,15 +91,6 @@ class TurnAbandoned(BaseException):
     it."""
 
 
-class HandedOver(BaseException):
-    """Unwinds a command that another process runs from its beginning. The engine waits for that process's answer."""
-
-    def __init__(self, call: Any = None) -> None:
-        """`call`: an `execution.reader_calls.ReaderCall`; None: the command makes one (`begins_again`)."""
-        super().__init__()
-        self.call = call
-
-
 class _Raised:
     """An exception that leaves a turn."""
 
@@ -110,6 +116,7 @@ class Turns:
             turn = self._idle.pop()
         else:
             turn = Turn(_work)
+            turn.thread = current_thread()
             turn.switch()
         return self._switch(turn, (function, arguments))
 
@@ -144,7 +151,7 @@ class Turns:
             if _running:
                 _look_at_running()
         result, turn.result = turn.result, None
-        turn.before_pause = turn.after_pause = turn.interruption = turn.work = None
+        turn.before_pause = turn.after_pause = turn.interruption = turn.work = turn.read = None
         if turn.pause_count:
             turn.paused_at, turn.pause_count = None, 0
         turn.goes_first = turn.stays = turn.begins_again = False

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headrace import limits, time_limit
-from headrace.errors import CommandError
+from headrace.errors import CommandError, HandedOver
 from headrace.query.expressions import Env, arrays, parse_expression
 from headrace.time_limit import is_limited, limited, limited_call, watch
 
@@ -78,6 +78,18 @@ def test_a_call_ends_while_the_process_has_too_much_memory(monkeypatch: pytest.M
     monkeypatch.setattr(limits, "DOCUMENT_SECONDS_MAX", 3600.0)
     monkeypatch.setattr(watch, "memory_is_exceeded", lambda: True)
     assert code_of_endless() == 146
+
+
+def test_a_call_of_a_command_that_another_process_can_run_is_left_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DOCUMENT_SECONDS_MAX", 3600.0)
+    monkeypatch.setattr(limits, "MOVED_DOCUMENT_SECONDS", 0.0)
+    with ThreadPoolExecutor(1) as pool:
+        here = threading.current_thread()
+        monkeypatch.setattr(watch, "may_move", lambda thread: thread is here)
+        with pytest.raises(HandedOver):
+            endless(count())
+        monkeypatch.setattr(limits, "DOCUMENT_SECONDS_MAX", 0.0)
+        assert pool.submit(code_of_endless).result(30) == 50
 
 
 def test_calls_and_results_pass_through() -> None:

@@ -54,11 +54,11 @@ from headrace.dispatch.server_info import first_history_id
 from headrace.dispatch.sessions import checked_out_key
 from headrace.dispatch.shell import NoShell, Shell
 from headrace.dispatch.wait import Wait
-from headrace.errors import AnsweredError, CommandError
+from headrace.errors import AnsweredError, CommandError, HandedOver
 from headrace.memory_budget import default_bytes_max
 from headrace.running_command import running_command
 from headrace.store.lmdb import LmdbError
-from headrace.turns import HandedOver
+from headrace.time_limit import TookTooLong
 from headrace.values.bson import encode
 from headrace.values.position import to_timestamp
 
@@ -266,6 +266,7 @@ class Engine:
         if turn is not None:
             turn.before_pause = context.before_pause
             turn.after_pause = context.after_pause
+            turn.read = (self, command, request) if txn is None else None
         try:
             if txn is None:
                 answer = command.run(context, request)
@@ -303,7 +304,7 @@ class Engine:
                 self.usage.note(command.usage, request, monotonic() - began)
             return self.failure(error, request, concern=txn is not None)
         except HandedOver as moved:
-            return self._handed_over(moved.call, context, command, request)
+            return self._handed_over(moved.call or self.shell.reader_call(request), context, command, request)
         except (BSONError, UnicodeDecodeError) as error:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)
         except LmdbError:
@@ -365,6 +366,8 @@ class Engine:
         if command is not None:
             self.count(command.total)
             self.count(command.failed)
+        if type(error) is TookTooLong:
+            self.shell.has_reader()  # a reader starts: the next such command goes there
         if labels is None:
             all_labels = (*error.labels, *retryable_writes.labels_of(self, request, error))
             labels = tuple(dict.fromkeys(all_labels))

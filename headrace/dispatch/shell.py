@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from headrace.dispatch.command import Command
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.running_command import RunningCommand, Work
 
@@ -55,7 +56,13 @@ class Shell(Protocol):
         """End the wait of a connection's request with error 11601."""
 
     def has_reader(self) -> bool:
-        """Whether a reader process can take a long read now."""
+        """Whether a reader process can take a long read now. Starts one if all are busy."""
+
+    def may_move(self, command: Command, request: Request) -> bool:
+        """Whether a reader process that runs already can take this read. Called from any thread."""
+
+    def reader_call(self, request: Request) -> Any:
+        """Return the `execution.reader_calls.ReaderCall` of a read."""
 
     def wake(self, key: str) -> None:
         """Run again the requests that wait for `key`, such as the end of a transaction or a settled commit."""
@@ -98,6 +105,12 @@ class NoShell:
 
     def has_reader(self) -> bool:
         return False
+
+    def may_move(self, command: Command, request: Request) -> bool:
+        return False
+
+    def reader_call(self, request: Request) -> Any:
+        return None
 
     def wake(self, key: str) -> None:
         pass

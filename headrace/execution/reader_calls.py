@@ -18,12 +18,11 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.reply import has_failed
 from headrace.dispatch.request import ClientInfo, Request
-from headrace.errors import AnsweredError, CommandError
+from headrace.errors import AnsweredError, CommandError, HandedOver
 from headrace.execution.batches import register
 from headrace.memory_budget import Account
 from headrace.query.stages.other_collections import joined_collections
 from headrace.running_command import Work, examined, running_command
-from headrace.turns import HandedOver
 from headrace.values.bson import encode_in_order, find_element, iter_elements
 
 if TYPE_CHECKING:

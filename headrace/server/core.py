@@ -16,10 +16,12 @@ from headrace.clock import Clock, SystemClock, monotonic
 from headrace.commands.server_info.parameters import first_parameters
 from headrace.commands.table import commands_for
 from headrace.commands.users import logging_in
+from headrace.dispatch.command import Command
 from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
 from headrace.errors import CommandError, Interrupted
+from headrace.execution.reader_calls import ReaderCall, may_move
 from headrace.log_lines import RepeatedLine, printable
 from headrace.running_command import TURN_SECONDS, RunningCommand, Work
 from headrace.server import logs
@@ -371,6 +373,13 @@ class Core:
 
     def has_reader(self) -> bool:
         return self.readers is not None and not self.ending and self.readers.have_room()
+
+    def may_move(self, command: Command, request: Request) -> bool:
+        readers = self.readers
+        return readers is not None and not self.ending and readers.is_ready and may_move(self.engine, command, request)
+
+    def reader_call(self, request: Request) -> ReaderCall:
+        return ReaderCall(request)
 
     def wake(self, key: str) -> None:
         self.notifier.wake_key(key)

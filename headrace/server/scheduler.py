@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
-from headrace.errors import Interrupted
+from headrace.errors import HandedOver, Interrupted
 from headrace.execution.reader_calls import ReaderCall, hand_over, may_move, moves_at_once
 from headrace.memory_budget import exceeded
 from headrace.running_command import TURN_SECONDS, RunningCommand
 from headrace.server.measured_memory import MeasuredMemory, Paused, is_ending
 from headrace.thread_calls import ThreadCall
-from headrace.turns import HandedOver, Turn, Turns
+from headrace.turns import Turn, Turns
 
 if TYPE_CHECKING:
     from headrace.server.core import Core

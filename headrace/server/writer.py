@@ -27,7 +27,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import interrupted_labels
 from headrace.dispatch.transactions import written_bytes
 from headrace.dispatch.wait import Wait
-from headrace.errors import Interrupted
+from headrace.errors import HandedOver, Interrupted
 from headrace.execution.reader_calls import ReaderCall
 from headrace.server.failures import log_failure, write_error
 from headrace.server.group_commit import GroupCommitter, WriteGroup
@@ -35,7 +35,7 @@ from headrace.server.metrics.commit_times import CommitTimes
 from headrace.store.kv import Transaction
 from headrace.store.write_transaction import CatalogChange, WriteTransaction
 from headrace.thread_calls import ThreadCall
-from headrace.turns import HandedOver, Turn
+from headrace.turns import Turn
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine

@@ -6,12 +6,12 @@ import socket
 from typing import Any
 
 from headrace.dispatch.shell import NoShell
-from headrace.errors import CommandError
+from headrace.errors import CommandError, HandedOver
 from headrace.execution.reader_calls import ReaderAnswer, ReaderCall, ReaderCursor, may_move
 from headrace.server.readers.frames import Frames, frame
 from headrace.server.readers.pool import spawn
 from headrace.testing.driven import DrivenServer
-from headrace.turns import HandedOver, Turn, Turns
+from headrace.turns import Turn, Turns
 from headrace.values.bson import decode, encode
 
 _ASKING = ("aggregate", "delete", "findAndModify", "update")

@@ -17,10 +17,9 @@ from headrace.dispatch.repeated_getmore import CHANGED, RepeatedGetMore, answer
 from headrace.dispatch.request import Request
 from headrace.dispatch.transaction_statements import check_cursor
 from headrace.dispatch.wait import Wait
-from headrace.errors import AnsweredError, CommandError
+from headrace.errors import AnsweredError, CommandError, HandedOver
 from headrace.execution.reader_calls import ReaderCall, ReaderCursor
 from headrace.execution.stream_backlog import asked_batch
-from headrace.turns import HandedOver
 
 UNBOUNDED: Final = 1 << 30
 

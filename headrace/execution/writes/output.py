@@ -16,7 +16,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unlocked, wait_until_unused
 from headrace.dispatch.namespaces import check_namespace, writable
 from headrace.dispatch.request import Request
-from headrace.errors import AnsweredError, CommandError
+from headrace.errors import AnsweredError, CommandError, HandedOver
 from headrace.execution.command_memory import memory_of
 from headrace.execution.plan import Finder
 from headrace.execution.reader_calls import NotAnswered, asked_documents, reading_part
@@ -48,7 +48,6 @@ from headrace.store.identity import with_id_first
 from headrace.store.write_transaction import WriteTransaction
 from headrace.timeseries.bucket import taken_apart
 from headrace.timeseries.series import PREFIX, Series
-from headrace.turns import HandedOver
 from headrace.values.bson import encode
 
 if TYPE_CHECKING:

@@ -193,6 +193,11 @@ class Readers:
 
     # Called by the scheduler.
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a reader process runs."""
+        return any(reader.is_ready for reader in self._readers)
+
     def have_room(self) -> bool:
         """Return whether a reader can take a command that has used up its turn. If all are busy, start another one
         first."""

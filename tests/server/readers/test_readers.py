@@ -342,3 +342,23 @@ def test_readers_end_with_their_server(tmp_path: Path) -> None:
 
 def _children(pid: int) -> list[str]:
     return [word for path in Path(f"/proc/{pid}/task").iterdir() for word in (path / "children").read_text().split()]
+
+
+def test_a_read_whose_document_takes_long_is_begun_again_in_a_reader(
+    server: headrace.Server, client: pymongo.MongoClient[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the reader has a limit of 250 ms here, and the read pauses nowhere else."""
+    monkeypatch.setattr(server._running.scheduler.turns, "seconds", 3600.0)
+    monkeypatch.setattr(limits, "DOCUMENT_SECONDS_MAX", 3600.0)
+    before = moved_count(server)
+    endless = {"$size": {"$map": {"input": {"$range": [0, 100_000]}, "in": {"$size": {"$range": [0, 100_000]}}}}}
+    for read in (
+        lambda: client.t.c.find_one({"$expr": {"$eq": [endless, 1]}}),
+        lambda: list(client.t.c.aggregate([{"$limit": 1}, {"$project": {"n": endless}}])),
+        lambda: client.t.c.count_documents({"$expr": {"$eq": [endless, 1]}}),
+    ):
+        with pytest.raises(OperationFailure) as raised:
+            read()
+        assert raised.value.code == 50
+    assert moved_count(server) == before + 3
+    assert client.t.c.find_one({"_id": 5})["a"] == 5
