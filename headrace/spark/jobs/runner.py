@@ -368,8 +368,6 @@ def staging_options(job: Job, sinks: Sequence[Sink], session: SparkSession) -> d
     if job.stages or job.deadletter or job.options.others:
         return {}
     if isinstance(sink, LogSink) and isinstance(sink.log, SharedLog) and sink.takes_frames and not sink.omit:
-        if sink.log.converts:
-            return {}
         sink.staged_by_source = True
         return {"stageinto": sink.log.location.url}
     if isinstance(sink, FoldingSink) and (table := sink.folded_by_tasks) and is_cluster(session):

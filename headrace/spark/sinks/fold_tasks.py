@@ -16,8 +16,7 @@ does not fit, or a key of another type moves a document to another slot.
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,6 +27,7 @@ import pyarrow.parquet as pq
 from headrace.spark.masks.mask import Mask
 from headrace.spark.rows.events import Row
 from headrace.spark.sinks.contract import MicroBatch
+from headrace.spark.sinks.stage_files import run_tasks
 from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.document_files import DocumentFile, DocumentFiles
 from headrace.spark.tables.fold import (
@@ -164,15 +164,7 @@ class FoldTask:
     def _run(self, spark: SparkSession, slots: Sequence[int]) -> list[FoldedSlot] | None:
         """Return the result of each of these slots; None if the driver must fold them, and then no files are left."""
         numbers = list(slots)
-
-        def answers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    answer = pickle.dumps(self.folded(numbers[number]))
-                    yield pa.record_batch({"folded": pa.array([answer], pa.binary())})
-
-        tasks = spark.range(0, len(numbers), 1, len(numbers)).mapInArrow(answers, "folded BINARY")
-        folded: list[FoldedSlot | None] = [pickle.loads(answer.folded) for answer in tasks.collect()]
+        folded = run_tasks(spark, len(numbers), lambda number: self.folded(numbers[number]))
         done = [each for each in folded if each is not None]
         if len(done) == len(folded):
             return done
@@ -252,11 +244,3 @@ def is_cluster(spark: Any) -> bool:
     """Whether tasks run outside the driver's process. In one process the driver folds with half the work."""
     context = getattr(spark, "sparkContext", None)
     return context is None or not (context.master == "local" or context.master.startswith("local["))
-
-
-def slot_count(spark: Any) -> int:
-    """Return how many tasks fold a batch: as many as the cluster runs at once, up to a limit."""
-    from headrace import limits
-
-    context = getattr(spark, "sparkContext", None)
-    return min(context.defaultParallelism, limits.FOLD_TASK_COUNT_MAX) if context else limits.FOLD_TASK_COUNT_MIN

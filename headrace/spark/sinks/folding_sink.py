@@ -16,9 +16,9 @@ from headrace.spark.rows.arrow_schema import arrow_schema
 from headrace.spark.rows.events import SERVER
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.sinks.fetched_rows import were_fetched
-from headrace.spark.sinks.fold_tasks import Fold, FoldTask, is_cluster, slot_count
+from headrace.spark.sinks.fold_tasks import Fold, FoldTask, is_cluster
 from headrace.spark.sinks.paused_collector import paused_collector
-from headrace.spark.sinks.stage_files import stage
+from headrace.spark.sinks.stage_files import slot_count, stage
 from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.drop_policy import checked_policy
 from headrace.spark.tables.leftover_keys import KeyedTable, LeftoverKeys

@@ -43,7 +43,7 @@ from headrace.spark.tables.typed.table_schema import rest_count_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 WRITERS: Final = ("tasks", "driver")
@@ -112,35 +112,31 @@ class LogSink:
                 return self._apply(MicroBatch(query, number, table), before)
             schema, staged = arrow_schema(frame.schema), merged_batches(batches, location)
             staged = without_seen_files(staged, location, prefix, schema, before.token)
-            return self._commit_staged(staged, schema, before, query, number)
+            return self._commit_staged(frame.sparkSession, staged, schema, before, query, number)
         schema = arrow_schema(frame.schema)
         if SERVER in schema.names or self.omit or not self.log.takes(schema) or were_fetched(frame):
             return self._apply(MicroBatch(query, number, frame.toArrow()), before)
-        convert = self.log.converter()
-        if convert is None:
-            staged = stage(frame, location, prefix, schema, before.token)
-            return self._commit_staged(staged, schema, before, query, number)
-        typed = stage_converted(frame, location, prefix, schema, before.token, convert)
-        if typed is None or (typed.files and progress_after(before, typed.stats) is None):
-            remove_files(location, prefix)
-            return self._apply(MicroBatch(query, number, frame.toArrow()), before)
-        return self._commit_staged(typed, schema, before, query, number)
+        staged = stage(frame, location, prefix, schema, before.token)
+        return self._commit_staged(frame.sparkSession, staged, schema, before, query, number)
 
     def _commit_staged(
-        self, staged: StagedBatch, schema: pa.Schema, before: Progress, query: str, number: int
+        self, spark: SparkSession, staged: StagedBatch, schema: pa.Schema, before: Progress, query: str, number: int
     ) -> BatchReport | None:
-        """Commit the files; or only their new rows, if the log may have some of the rows or cannot take the files
-        unchanged."""
+        """Commit the files, for a typed log converted by tasks; or only their new rows, if the log may have some of the
+        rows or needs columns for them."""
         assert isinstance(self.log, SharedLog)
-        location, prefix = self.log.location, staged_prefix(query, number)
+        location, prefix, given = self.log.location, staged_prefix(query, number), staged.files
         after = progress_after(before, staged.stats)
-        if staged.files and (after is None or not self.log.takes(schema)):
-            try:
-                rows = read_staged(staged.files, location)
-                report = self._apply(MicroBatch(query, number, rows), before)
-                return report and replace(report, row_count=staged.seen_count)
-            finally:
-                remove_files(location, prefix)
+        if given:
+            fits = after is not None and self.log.takes(schema)
+            stored = self._converted(spark, staged, prefix) if fits else None
+            if stored is None:
+                try:
+                    report = self._apply(MicroBatch(query, number, read_staged(given, location)), before)
+                    return report and replace(report, row_count=staged.seen_count)
+                finally:
+                    remove_files(location, prefix)
+            staged = stored
         assert after is not None, "a batch without rows changes nothing"
         if self._policy == "fail" and staged.stats.invalidated:
             remove_files(location, prefix)
@@ -148,7 +144,7 @@ class LogSink:
         after = self._named(replace(after, query=query, batch=number))
         if staged.seen_count:
             self.log.append_files(staged.files, schema, after)
-        if not self._swept:
+        if not self._swept or staged.files != given:
             # Remove files of a crashed attempt: the first batch that the sink applies in the next run is the same
             # batch.
             remove_files(location, prefix, but=staged.files)
@@ -160,6 +156,12 @@ class LogSink:
             number, staged.seen_count, stats.event_count, after.token, stats.first_event_ms, SystemClock().now_ms(),
             staged.rest_count,
         )  # fmt: skip
+
+    def _converted(self, spark: SparkSession, staged: StagedBatch, prefix: str) -> StagedBatch | None:
+        """Return the files with the rows as the log stores them; None if columns are missing."""
+        assert isinstance(self.log, SharedLog)
+        convert = self.log.converter()
+        return stage_converted(spark, staged, self.log.location, prefix, convert) if convert else staged
 
     def note(self, query: str, number: int, token: str) -> None:
         """Record after an empty batch that every event up to `token` is applied; a batch with rows has recorded it

@@ -7,17 +7,27 @@ that it accepts, and only the files of these attempts are committed.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.spark.tables.slots import Slots
-from headrace.spark.tables.staged_files import ColumnsNeeded, Convert, StagedBatch, merged_batches, write_staged
+from headrace.spark.tables.staged_files import (
+    ColumnsNeeded,
+    Convert,
+    StagedBatch,
+    merged_batches,
+    row_groups,
+    write_converted,
+    write_staged,
+)
 from headrace.spark.tables.table_location import TableLocation
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+Answer = TypeVar("Answer")
 
 
 def stage(
@@ -27,36 +37,57 @@ def stage(
 
     Raise FilesNotShared if the driver does not see the files that workers wrote.
     """
-    write = partial(write_staged, location=location, prefix=prefix, schema=schema, token=token, slots=slots)
-    staged = _written(frame, location, write)
-    return merged_batches([each for each in staged if each], location, exact=slots is None)
-
-
-def stage_converted(
-    frame: DataFrame, location: TableLocation, prefix: str, schema: pa.Schema, token: str, convert: Convert
-) -> StagedBatch | None:
-    """Stage the rows that `convert` returns. Return None (perhaps after writing files) if columns are missing."""
-
-    def write(batches: Iterator[pa.RecordBatch]) -> StagedBatch | None:
-        try:
-            return write_staged(batches, location, prefix, schema, token, convert=convert)
-        except ColumnsNeeded:
-            return None
-
-    staged = _written(frame, location, write)
-    done = [each for each in staged if each]
-    return merged_batches(done, location) if len(done) == len(staged) else None
-
-
-def _written(
-    frame: DataFrame, location: TableLocation, write: Callable[[Iterator[pa.RecordBatch]], StagedBatch | None]
-) -> list[StagedBatch | None]:
-    """Return the result of `write` in each task."""
     location.create()
 
     def answers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        yield pa.record_batch({"staged": pa.array([pickle.dumps(write(batches))], pa.binary())})
+        staged = write_staged(batches, location, prefix, schema, token, slots)
+        yield pa.record_batch({"staged": pa.array([pickle.dumps(staged)], pa.binary())})
 
-    return [pickle.loads(answer.staged) for answer in frame.mapInArrow(answers, "staged BINARY").collect()]
+    staged = [pickle.loads(answer.staged) for answer in frame.mapInArrow(answers, "staged BINARY").collect()]
+    return merged_batches(staged, location, exact=slots is None)
+
+
+def stage_converted(
+    spark: SparkSession, staged: StagedBatch, location: TableLocation, prefix: str, convert: Convert
+) -> StagedBatch | None:
+    """Let tasks write the rows of the staged files to new files, as `convert` returns them. Return None if columns are
+    missing. The caller removes the staged files and, after None, the new ones."""
+    groups = row_groups(staged.files, location)
+    count = min(slot_count(spark), len(groups))
+
+    def write(number: int) -> StagedBatch | None:
+        own = groups[len(groups) * number // count : len(groups) * (number + 1) // count]
+        try:
+            return write_converted(own, location, prefix, convert)
+        except ColumnsNeeded:
+            return None
+
+    done = [each for each in run_tasks(spark, count, write) if each]
+    if len(done) < count:
+        return None
+    files = tuple(file for each in done for file in each.files)
+    return replace(staged, files=files, rest_count=sum(each.rest_count for each in done))
+
+
+def run_tasks(spark: SparkSession, count: int, run: Callable[[int], Answer]) -> list[Answer]:
+    """Return what `run` returns for each number below `count`, each in a task of its own."""
+
+    def answers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield pa.record_batch({"answer": pa.array([pickle.dumps(run(number))], pa.binary())})
+
+    tasks = spark.range(0, count, 1, count).mapInArrow(answers, "answer BINARY")
+    return [pickle.loads(each.answer) for each in tasks.collect()]
+
+
+def slot_count(spark: Any) -> int:
+    """Return how many tasks share a batch: as many as the cluster runs at once, up to a limit."""
+    from headrace import limits
+
+    context = getattr(spark, "sparkContext", None)
+    return min(context.defaultParallelism, limits.FOLD_TASK_COUNT_MAX) if context else limits.FOLD_TASK_COUNT_MIN

@@ -28,11 +28,6 @@ class DeltaLog(ProgressTable):
         location = location_of(path)
         super().__init__(location, TypedEvents(typed, f"log {location}") if typed else DocumentCodec())
 
-    @property
-    def converts(self) -> bool:
-        """See `event_log.SharedLog`."""
-        return self.schema is not None
-
     def append(self, rows: pa.Table, progress: Progress) -> None:
         table = self._open_table.now()
         encoded = self.codec.encoded(rows, self.columns(table))

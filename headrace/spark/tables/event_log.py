@@ -42,9 +42,6 @@ class NotingLog(EventLog, Protocol):
 class SharedLog(EventLog, Protocol):
     """A log whose files tasks can write into its folder before the commit."""
 
-    converts: bool
-    """Whether `converter` makes the rows of files from the source's rows; otherwise files have the source's rows."""
-
     @property
     def location(self) -> TableLocation:
         """The folder of the files; it need not exist yet."""

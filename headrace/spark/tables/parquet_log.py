@@ -40,8 +40,6 @@ _COMPACT: Final = ".compact"
 class ParquetLog:
     """See `event_log.SharedLog`."""
 
-    converts = False
-
     def __init__(self, path: str | Path) -> None:
         self._path = local_folder(path).absolute()
         self.location = location_of(self._path)

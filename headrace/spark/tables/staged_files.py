@@ -80,11 +80,9 @@ class StagingWriter:
     """
 
     def __init__(
-        self, location: TableLocation, name: str, schema: pa.Schema, token: str, slots: Slots | None = None,
-        convert: Convert | None = None,
-    ) -> None:  # fmt: skip
-        self._slots, self._convert, self._schema, self._token = slots, convert, schema, token
-        self._rest_count = 0
+        self, location: TableLocation, name: str, schema: pa.Schema, token: str, slots: Slots | None = None
+    ) -> None:
+        self._slots, self._schema, self._token = slots, schema, token
         self._groups: list[int] = []
         self._seen_count = 0
         self._stats = BatchStats()
@@ -92,27 +90,23 @@ class StagingWriter:
         self._file = OpenFile(location, name, _BOUNDED, **packing)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add the new rows of the batch. Raise what `convert` raises."""
+        """Add the new rows of the batch."""
         self._seen_count += batch.num_rows
         rows = without_seen_events(pa.Table.from_batches([batch]).cast(self._schema), self._token)
         if not rows.num_rows:
             return
-        stored = rows
-        if self._convert is not None:
-            stored, rest_count = self._convert(rows)
-            self._rest_count += rest_count
         if self._slots:
             for slot, some in self._slots.divided(rows):
                 self._file.write(some)
                 self._groups.append(slot)
         else:
-            self._file.write(stored)
+            self._file.write(rows)
         self._stats = merged_stats((self._stats, batch_stats(rows)))
 
     def close(self) -> StagedBatch:
         """Complete the file and make it durable."""
         file = self._file.close(slots=tuple(self._groups))
-        return StagedBatch(self._seen_count, self._stats, (file,) if file else (), self._rest_count)
+        return StagedBatch(self._seen_count, self._stats, (file,) if file else ())
 
     def abandon(self) -> None:
         """Remove the file of a failed task."""
@@ -121,22 +115,51 @@ class StagingWriter:
 
 def write_staged(
     batches: Iterable[pa.RecordBatch], location: TableLocation, prefix: str, schema: pa.Schema, token: str = "",
-    slots: Slots | None = None, convert: Convert | None = None,
+    slots: Slots | None = None,
 ) -> StagedBatch:  # fmt: skip
-    """Write the rows, without events up to `token`, to a file whose name begins with `prefix`.
+    """Write the rows, without events up to `token`, to a file whose name begins with `prefix`, divided into `slots`.
 
-    The rows are divided into `slots`, or converted by `convert`. Raise FilesNotShared if the folder that the driver
-    made is missing here, and what `convert` raises.
+    Raise FilesNotShared if the folder that the driver made is missing here.
     """
     if not location.exists():
         raise FilesNotShared(not_shared_message(location))
-    writer = StagingWriter(location, f"{prefix}{uuid4()}.parquet", schema, token, slots, convert)
+    writer = StagingWriter(location, f"{prefix}{uuid4()}.parquet", schema, token, slots)
     try:
         for batch in batches:
             writer.write(batch)
         return writer.close()
     except BaseException:
         writer.abandon()
+        raise
+
+
+def row_groups(files: Sequence[WrittenFile], location: TableLocation) -> list[tuple[str, int]]:
+    """Return the row groups of the files: the file's name, and the group's number in it."""
+    groups = []
+    for file in files:
+        with pq.ParquetFile(file.name, filesystem=location.files) as opened:
+            groups += [(file.name, number) for number in range(opened.num_row_groups)]
+    return groups
+
+
+def write_converted(
+    groups: Iterable[tuple[str, int]], location: TableLocation, prefix: str, convert: Convert
+) -> StagedBatch:
+    """Write the rows of these row groups, as `convert` returns them, to a file whose name begins with `prefix`.
+
+    The result counts no rows and has no statistics of them. Raise what `convert` raises.
+    """
+    made, rest_count = OpenFile(location, f"{prefix}{uuid4()}.parquet", _BOUNDED), 0
+    try:
+        for name, number in groups:
+            with pq.ParquetFile(name, filesystem=location.files) as opened:
+                rows, rests = convert(opened.read_row_group(number))
+            made.write(rows)
+            rest_count += rests
+        file = made.close()
+        return StagedBatch(0, BatchStats(), (file,) if file else (), rest_count)
+    except BaseException:
+        made.abandon()
         raise
 
 

@@ -205,6 +205,17 @@ def test_an_explain_counts_everything(server: headrace.Server) -> None:
         assert (stats["totalDocsExamined"], stats["nReturned"]) == (300, 300)
 
 
+def test_an_explained_pipeline_pauses_between_the_documents_of_each_stage(server: headrace.Server) -> None:
+    turns = server._running.scheduler.turns
+    pipeline = [{"$documents": [{"a": list(range(100))}]}, {"$unwind": "$a"}, {"$match": {"a": -1}}]
+    with RawClient(server.address) as client:
+        turns.seconds, before = 0.0, turns.pause_count
+        client.ask({
+            "explain": {"aggregate": 1, "pipeline": pipeline, "cursor": {}}, "verbosity": "executionStats", "$db": "t",
+        })  # fmt: skip
+        assert turns.pause_count - before >= 100
+
+
 def test_a_write_does_not_pause_between_its_look_at_a_unique_index_and_the_change(server: headrace.Server) -> None:
     """A document of megabytes is decoded in pieces, but not in the middle of a write transaction."""
     server._running.scheduler.turns.seconds = 0.0
