@@ -337,7 +337,14 @@ def test_readers_end_with_their_server(tmp_path: Path) -> None:
         (child,) = _children(server.pid)
         server.kill()
         server.wait()
-    until(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2])
+    until(lambda: _has_ended(child))
+
+
+def _has_ended(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def _children(pid: int) -> list[str]:
