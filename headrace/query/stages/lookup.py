@@ -65,11 +65,11 @@ class LookupStage(Stage):
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
         """Each document with its array."""
         with self.context.memory.stage(self.name) as memory:
-            find = self._finder(memory)
+            find = self.finder(memory)
             for document in documents:
                 yield with_nested(document, self.into, find(document))
 
-    def _finder(self, memory: StageMemory) -> Callable[[Document], list[Document]]:
+    def finder(self, memory: StageMemory) -> Callable[[Document], list[Document]]:
         """Return a function from a document to the documents that join with it, for one run of the stage."""
         if self.fields is None:
             return self._piped_finder(memory)

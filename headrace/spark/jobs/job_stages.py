@@ -144,7 +144,7 @@ def stages_again(job: Job, row: dict[str, Any]) -> pa.Table:
 
     given = {name: value for name, value in row.items() if name != FAILED}
     setting = Setting(canonical({"NOW": DatetimeMS(SystemClock().now_ms())}))
-    program = Program.of([canonical(stage) for stage in spark_stages(job)], setting)
+    program = Program(tuple(map(canonical, spark_stages(job))), setting)
     columns = tuple(given)
     run: MakeDocuments | RewriteEvents
     if "document" in given:

@@ -9,19 +9,15 @@ the column `_failed` has the reason; otherwise the error ends the query.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from headrace.errors import CommandError
-from headrace.query.pipeline import Stage
 from headrace.spark.pipelines import row_events
-from headrace.spark.pipelines.program import Document, Program, fields_of, flow_of
-
-if TYPE_CHECKING:
-    from headrace.spark.pipelines.program import Flow
+from headrace.spark.pipelines.program import Document, Flow, Program, fields_of, flow_of
 
 FAILED: Final = "_failed"
 """The column with the reason why the stages failed on a row."""
@@ -86,10 +82,10 @@ class MakeDocuments:
     failures: bool = False
 
     def __call__(self, batches: Batches) -> Batches:
-        stages = self.program.stages()
+        flow = flow_of(self.program.stages())
         for batch in batches:
             failed = Failures(raising=not self.failures, before=failures_before(batch))
-            indexes, kind, cells = self._cells(stages, batch, failed)
+            indexes, kind, cells = self._cells(flow, batch, failed)
             passed = len(indexes) - len(failed.reasons)
             reasons: list[str | None] = [*[None] * passed, *failed.reasons.values()]
             taken = batch.select(list(self.carried)).take(pa.array(indexes, pa.int64()))
@@ -99,7 +95,7 @@ class MakeDocuments:
             yield pa.RecordBatch.from_arrays(arrays, names=names)
 
     def _cells(
-        self, stages: tuple[Stage, ...], batch: pa.RecordBatch, failed: Failures
+        self, flow: Flow, batch: pa.RecordBatch, failed: Failures
     ) -> tuple[list[int], pa.DataType, list[Any]]:
         """Return the result of the stages for a batch: the row indexes of documents, the column's type, and its values.
 
@@ -108,10 +104,10 @@ class MakeDocuments:
         if self.source.document is None:
             texts: dict[int, str] = {}
             documents = self.source.read(batch, texts=texts)  # kept alive: `texts` refers to them by id
-            indexes, made = run_over(documents, stages, failed)
+            indexes, made = run_over(documents, flow, failed)
             made += [documents[index] for index in failed.reasons]
             return [*indexes, *failed.reasons], pa.string(), [row_events.text_of(document, texts) for document in made]
-        indexes, made = run_over(self.source.read(batch), stages, failed)
+        indexes, made = run_over(self.source.read(batch), flow, failed)
         column = batch.column(self.into)
         write = row_events.writer(column.type)
         cells = [*(write(document) for document in made), *(column[index].as_py() for index in failed.reasons)]
@@ -130,10 +126,10 @@ class RewriteEvents:
     def __call__(self, batches: Batches) -> Batches:
         from headrace.spark.pipelines.event_rows import row_arrays
 
-        stages = self.program.stages()
+        flow = flow_of(self.program.stages())
         for batch in batches:
             failed = Failures(raising=not self.failures)
-            indexes, made = run_over(self.source.read(batch), stages, failed)
+            indexes, made = run_over(self.source.read(batch), flow, failed)
             tokens = batch.column("token").take(pa.array(indexes, pa.int64())).to_pylist()
             for token, document in zip(tokens, made, strict=True):
                 check_id(token, document)
@@ -163,10 +159,6 @@ class Failures:
             self.reasons[index] = f"{error.message} ({error.code})"
             return ()
 
-    def column(self, numbers: Iterable[int], *, wanted: bool) -> list[pa.Array]:
-        """Return the column `_failed` for these rows, if it is wanted."""
-        return [pa.array([self.reasons.get(number) for number in numbers], pa.string())] if wanted else []
-
     def joined(self, rows: pa.RecordBatch, given: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows, then the failed rows as they were given, with the column `_failed`."""
         failed = given.take(pa.array(list(self.reasons), pa.int64()))
@@ -194,16 +186,11 @@ def check_id(token: str, document: Document) -> None:
         )
 
 
-def run(source: DocumentReader, stages: tuple[Stage, ...], batch: pa.RecordBatch) -> tuple[list[int], list[Any]]:
-    """Return the documents that the stages make of a batch; first the indexes of their rows."""
-    return run_over(source.read(batch), stages, Failures(raising=True))
+def run_over(documents: list[Document | None], flow: Flow, failed: Failures) -> tuple[list[int], list[Any]]:
+    """Return what the stages make of the documents of a batch; first the indexes of their rows.
 
-
-def run_over(
-    documents: list[Document | None], stages: tuple[Stage, ...], failed: Failures
-) -> tuple[list[int], list[Any]]:
-    """Return the same as `run`, for documents already read; `failed` collects failing rows, if it does not raise."""
-    flow = flow_of(stages)
+    `failed` collects failing rows, if it does not raise.
+    """
     indexes: list[int] = []
     made: list[Any] = []
     for index, document in enumerate(documents):

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.spark.pipelines.plan import EvaluateStep, FilterStep, GroupStep, LookupStep, PlanOptions, Step, plan
+from headrace.spark.pipelines.plan import EvaluateStep, FilterStep, PlanOptions, Step, plan
 from headrace.spark.pipelines.program import Document, Setting, canonical
 from headrace.spark.pipelines.reader import split_stages
 from headrace.spark.pipelines.windows import Window, delay_of
 from headrace.spark.rows.extjson import dumps, loads
 
 SERVER, READER = "server cursor", "source reader"
-COLUMNS, EVALUATOR, AGGREGATION, JOIN = "Spark columns", "Spark evaluator", "Spark aggregation", "Spark join"
+COLUMNS, EVALUATOR, AGGREGATION = "Spark columns", "Spark evaluator", "Spark aggregation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +80,16 @@ def _of_step(step: Step) -> list[ExplainedStage]:
     if isinstance(step, FilterStep):
         return [ExplainedStage(" ".join(map(_short, step.stages)), COLUMNS, f"at most: {step.condition}")]
     if isinstance(step, EvaluateStep):
-        return [ExplainedStage(_short(stage), EVALUATOR) for stage in step.stages]
-    if isinstance(step, GroupStep):
-        window = step.grouping.window
-        how = "" if window is None else f"{window}, watermark on {dumps(window.date)}"
-        if window is not None:
-            how += f" less {window.delay or (delay_of(window) if window.date == '$clusterTime' else 'nothing')}"
-        return [ExplainedStage(_short(step.stage), AGGREGATION, how)]
-    assert isinstance(step, LookupStep)
-    return [ExplainedStage(_short(step.stage), JOIN, f"broadcast of {step.stage['$lookup']['from']}")]
+        return [
+            ExplainedStage(_short(stage), EVALUATOR, f"each worker holds {lookup['from']}" if lookup else "")
+            for stage in step.stages
+            for lookup in [stage.get("$lookup")]
+        ]
+    window = step.grouping.window
+    how = "" if window is None else f"{window}, watermark on {dumps(window.date)}"
+    if window is not None:
+        how += f" less {window.delay or (delay_of(window) if window.date == '$clusterTime' else 'nothing')}"
+    return [ExplainedStage(_short(step.stage), AGGREGATION, how)]
 
 
 def _short(stage: Document) -> str:

@@ -25,12 +25,11 @@ from headrace.errors import CommandError
 from headrace.query.expressions import Env
 from headrace.query.stages.group import Group, parse_group
 from headrace.spark.pipelines.accumulate import ORDERED, PARTIAL_ACCUMULATORS
-from headrace.spark.pipelines.evaluate import Batches, DocumentReader, run
-from headrace.spark.pipelines.program import Document, Program, Setting
+from headrace.spark.pipelines.evaluate import Batches, DocumentReader, Failures, run_over
+from headrace.spark.pipelines.program import Document, Program, Setting, flow_of
 from headrace.spark.pipelines.refusals import refused
 from headrace.spark.pipelines.windows import Bins, Window, delay_of, window_of_key
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.values import bson
 from headrace.values.keystring import encode_value
 
 if TYPE_CHECKING:
@@ -59,16 +58,16 @@ class Grouping:
         return isinstance(self.window, Window)
 
     @property
-    def operators(self) -> tuple[str, ...]:
-        """The names of the accumulators, in the order of the fields."""
-        return tuple(next(iter(value)) for name, value in self.spec.items() if name != "_id")
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """The names of the fields after `_id`, each with the name of its accumulator."""
+        return tuple((name, next(iter(value))) for name, value in self.spec.items() if name != "_id")
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
         """The names and types of the columns of partial groups."""
         accumulator_columns = [
             (f"a{index}_{name}", kind)
-            for index, operator in enumerate(self.operators)
+            for index, (_, operator) in enumerate(self.fields)
             for name, kind in PARTIAL_ACCUMULATORS[operator].columns
         ]
         return (*_FIXED, *accumulator_columns)
@@ -109,15 +108,14 @@ class PartialGroups:
 
     source: DocumentReader
     program: Program
-    body: bytes
+    grouping: Grouping
     order: str | None
-    window: Window | Bins | None
 
     def __call__(self, batches: Batches) -> Batches:
-        stages = self.program.stages()
-        maker = _PartialGroupMaker(Grouping(bson.decode(self.body), self.program.setting, self.window))
+        flow = flow_of(self.program.stages())
+        maker = _PartialGroupMaker(self.grouping)
         for batch in batches:
-            indexes, made = run(self.source, stages, batch)
+            indexes, made = run_over(self.source.read(batch), flow, Failures(raising=True))
             yield maker.rows(list(zip(self._order(batch, indexes), made, strict=True)))
 
     def _order(self, batch: pa.RecordBatch, indexes: list[int]) -> Iterator[str]:
@@ -136,7 +134,7 @@ class _PartialGroupMaker:
     def __init__(self, grouping: Grouping) -> None:
         self._stage = grouping.parsed()
         self._columns = grouping.columns
-        self._kinds = [PARTIAL_ACCUMULATORS[operator] for operator in grouping.operators]
+        self._kinds = [PARTIAL_ACCUMULATORS[operator] for _, operator in grouping.fields]
         window, context = grouping.window, grouping.setting.context()
         self._date = None if window is None else context.expression(window.date)
         self._by_moment = grouping.has_window_column
@@ -185,15 +183,16 @@ def instant(value: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FinishGroups:
-    """For `mapInArrow`: maps combined cells to groups' documents in the column `into`, with the columns `carried`."""
+    """For `mapInArrow`: maps combined cells to groups' documents in the column `into`, with the columns `carried`.
 
-    body: bytes
+    `fields` are the names of the documents' fields after `_id`, with their accumulators.
+    """
+
+    fields: tuple[tuple[str, str], ...]
     carried: tuple[str, ...]
     into: str
 
     def __call__(self, batches: Batches) -> Batches:
-        spec = bson.decode(self.body)
-        fields = [(name, next(iter(value))) for name, value in spec.items() if name != "_id"]
         for batch in batches:
             columns = {
                 name: batch.column(name).to_pylist() for name in batch.schema.names if name[0] == "a" or name == "id"
@@ -201,7 +200,7 @@ class FinishGroups:
             texts = []
             for row in range(batch.num_rows):
                 document = {"_id": loads(columns["id"][row])[""]}
-                for index, (name, operator) in enumerate(fields):
+                for index, (name, operator) in enumerate(self.fields):
                     kind = PARTIAL_ACCUMULATORS[operator]
                     cells = [columns[f"a{index}_{short}"][row] for short in result_columns(operator)]
                     document[name] = kind.result(*cells)
@@ -215,10 +214,11 @@ def result_columns(operator: str) -> tuple[str, ...]:
     return tuple(name for name, _ in PARTIAL_ACCUMULATORS[operator].columns if name not in ("a", "o"))
 
 
-def grouped(df: DataFrame, grouping: Grouping, partials: PartialGroups, into: str) -> DataFrame:
+def grouped(df: DataFrame, partials: PartialGroups, into: str) -> DataFrame:
     """Return the DataFrame of groups: the column `into`, and `window` if the caller gave a window."""
     from pyspark.sql import functions as f
 
+    grouping = partials.grouping
     rows = df.mapInArrow(partials, ", ".join(f"{name} {kind}" for name, kind in grouping.columns))
     keys: list[Any] = ["key"]
     window = grouping.window
@@ -233,10 +233,10 @@ def grouped(df: DataFrame, grouping: Grouping, partials: PartialGroups, into: st
     first = f.min_by("id", f.struct("at", "id")).alias("id")
     aggregates = [
         column
-        for index, operator in enumerate(grouping.operators)
+        for index, (_, operator) in enumerate(grouping.fields)
         for column in PARTIAL_ACCUMULATORS[operator].aggregates(f"a{index}")
     ]
     carried = ("window",) if grouping.has_window_column else ()
     schema = ", ".join([*("window struct<start:timestamp,end:timestamp>" for _ in carried), f"{into} string"])
-    finished = FinishGroups(partials.body, carried, into)
+    finished = FinishGroups(grouping.fields, carried, into)
     return rows.groupBy(*keys).agg(first, *aggregates).mapInArrow(finished, schema)

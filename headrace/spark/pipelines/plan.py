@@ -1,8 +1,8 @@
 """Plans where each stage of a pipeline runs, before anything runs and without Spark.
 
 Rule: leading filters of events become a condition for Spark, as far as columns can decide them (`column_condition.py`).
-Consecutive stages of one document form one step of the evaluator. `$group` and `$lookup` are Spark's aggregation and
-join around the evaluator. Other stages are refused.
+Consecutive stages of one document, and `$lookup`s, form one step of the evaluator. `$group` is Spark's aggregation
+around the evaluator. Other stages are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.spark.pipelines.windows import Window
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """The inputs of a plan besides the stages. The last three fields are arguments of `pipeline`.
+    """The inputs of a plan besides the stages. The last four fields are arguments of `pipeline`.
 
     `events`: rows are events. `ordered`: rows have an order.
     """
@@ -35,6 +35,7 @@ class PlanOptions:
     tables: frozenset[str] = frozenset()
     window: Window | None = None
     delay: str | None = None
+    failures: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class FilterStep:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateStep:
-    """Stages of one document each, which the evaluator runs."""
+    """Stages of one document each, and `$lookup`s, which the evaluator runs."""
 
     stages: tuple[Document, ...]
 
@@ -66,14 +67,7 @@ class GroupStep:
     grouping: Grouping
 
 
-@dataclass(frozen=True, slots=True)
-class LookupStep:
-    """A `$lookup`, run by Spark's join."""
-
-    stage: Document
-
-
-Step = FilterStep | EvaluateStep | GroupStep | LookupStep
+Step = FilterStep | EvaluateStep | GroupStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +133,20 @@ def _next_step(steps: list[Step], rest: list[Document], setting: Setting, given:
         )
         steps.append(GroupStep(stage, grouped))
         return rest[1:]
-    if "$lookup" in stage:
-        check_lookup(stage["$lookup"], setting)
-        if stage["$lookup"]["from"] not in given.tables:
-            raise refused("$lookup", f"no table is given for {stage['$lookup']['from']!r} (tables=)")
-        steps.append(LookupStep(stage))
-        return rest[1:]
-    return _evaluated(steps, rest)
-
-
-def _evaluated(steps: list[Step], rest: list[Document]) -> list[Document]:
-    """Append a step with the leading stages of one document; return the remaining stages."""
-    end = next((index for index, stage in enumerate(rest) if next(iter(stage)) not in ONE_DOCUMENT), len(rest))
+    end = next((index for index in range(1, len(rest)) if _ends(rest, index, given)), len(rest))
+    for spec in (stage["$lookup"] for stage in rest[:end] if "$lookup" in stage):
+        check_lookup(spec, setting)
+        if spec["from"] not in given.tables:
+            raise refused("$lookup", f"no table is given for {spec['from']!r} (tables=)")
     steps.append(EvaluateStep(tuple(rest[:end])))
     return rest[end:]
+
+
+def _ends(rest: list[Document], index: int, given: PlanOptions) -> bool:
+    """Whether the evaluator's step ends before this stage. A failed row has the document that came to the step, so with
+    `failures` a `$lookup` is a step of its own."""
+    alone = given.failures and ("$lookup" in rest[0] or "$lookup" in rest[index])
+    return "$group" in rest[index] or alone
 
 
 def _condition(filters: list[Document], setting: Setting) -> str:

@@ -1,18 +1,21 @@
-"""Stages of one document each, in the form in which workers get them: BSON, which workers parse into closures.
+"""Stages of one document each, in the form in which workers get them; workers parse them into closures.
 
 Rule: only `headrace.query` evaluates stages; this package does not interpret them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from headrace.query.collation import parse_collation
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline
+from headrace.query.stages.lookup import LookupStage
 from headrace.query.stages.match_stage import Match
 from headrace.query.stages.stage import ReadCollection
+from headrace.query.stages.unwind import with_nested
 from headrace.values import bson
 
 Document = dict[str, Any]
@@ -45,41 +48,41 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Stages of one document each, to send to workers; `body` is the BSON of `{stages, variables, collation}`."""
+    """Stages to send to workers. `tables` has the documents that a `$lookup` reads, as BSON, by their name."""
 
-    body: bytes
-
-    @classmethod
-    def of(cls, stages: Sequence[Document], setting: Setting) -> Program:
-        """Return the program of canonical stages."""
-        decoded = {"stages": list(stages), "variables": setting.variables, "collation": setting.collation}
-        return cls(bson.encode(decoded))
-
-    @property
-    def setting(self) -> Setting:
-        """The names that the stages may refer to."""
-        decoded = bson.decode(self.body)
-        return Setting(decoded["variables"], decoded["collation"])
+    documents: tuple[Document, ...]
+    setting: Setting = Setting()
+    tables: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
 
     def stages(self) -> tuple[Stage, ...]:
         """Return the parsed stages. Raise the `CommandError` of the first invalid stage."""
-        decoded = bson.decode(self.body)
-        return parse_pipeline(decoded["stages"], context=Setting(decoded["variables"], decoded["collation"]).context())
+        context = self.setting.context(lambda database, name, depth: map(bson.decode, self.tables[name]))
+        return parse_pipeline(list(self.documents), context=context)
 
 
 def flow_of(stages: Sequence[Stage]) -> Flow:
-    """Return the function from a document to the documents that the stages make of it."""
-    steps = [getattr(stage, "each", None) for stage in stages]
+    """Return the function from a document to the documents that the stages make of it. A `$lookup` reads its table
+    once."""
+    steps = [_joined(stage) if isinstance(stage, LookupStage) else getattr(stage, "each", None) for stage in stages]
     if all(steps):
         return _single(steps)
+    runs = [
+        partial(map, step) if isinstance(stage, LookupStage) else stage.apply
+        for stage, step in zip(stages, steps, strict=True)
+    ]
 
     def flow(document: Document) -> Iterable[Document]:
         documents: Iterator[Document] = iter((document,))
-        for stage in stages:
-            documents = stage.apply(documents)
+        for run in runs:
+            documents = run(documents)
         return documents
 
     return flow
+
+
+def _joined(stage: LookupStage) -> Callable[[Document], Document]:
+    find = stage.finder(stage.context.memory.stage(stage.name))
+    return lambda document: with_nested(document, stage.into, find(document))
 
 
 def _single(steps: list[Any]) -> Flow:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.spark.pipelines.program import ONE_DOCUMENT, Document, Program, Setting, flow_of
+from headrace.spark.pipelines.program import ONE_DOCUMENT, Document, Program, flow_of
 from headrace.spark.pipelines.refusals import IN_STREAM, REFUSED, StageRefused
 from headrace.values import bson
 
@@ -25,7 +25,7 @@ def split_stages(stages: Sequence[Document]) -> tuple[tuple[Document, ...], tupl
         if name not in ONE_DOCUMENT:
             why = REFUSED.get(name, "use headrace.spark.pipeline")
             raise StageRefused(f"{name} cannot be run by the source: {why}")
-    Program.of(stages[end:], Setting()).stages()
+    Program(tuple(stages[end:])).stages()
     return tuple(stages[:end]), tuple(stages[end:])
 
 
@@ -41,7 +41,7 @@ def rewritten_batches(
     from headrace.spark.rows.not_held import refuse_not_held
     from headrace.values.arrow.batches import events_batch
 
-    flow = flow_of(Program.of(stages, Setting()).stages())
+    flow = flow_of(Program(tuple(stages)).stages())
     for batch in batches:
         refuse_not_held(batch)
         made = []

@@ -26,12 +26,11 @@ from headrace.spark.pipelines.evaluate import (
     RewriteEvents,
 )
 from headrace.spark.pipelines.groups import PartialGroups, grouped
-from headrace.spark.pipelines.lookups import LocalKeys, joined
+from headrace.spark.pipelines.lookups import table_documents
 from headrace.spark.pipelines.plan import (
     EvaluateStep,
     FilterStep,
     GroupStep,
-    LookupStep,
     PipelinePlan,
     PlanOptions,
     plan,
@@ -39,7 +38,6 @@ from headrace.spark.pipelines.plan import (
 from headrace.spark.pipelines.program import Program, Setting, canonical
 from headrace.spark.pipelines.refusals import StageRefused
 from headrace.spark.pipelines.windows import Window
-from headrace.values import bson
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -68,7 +66,7 @@ def pipeline(
     df         events (the columns of the `headrace` source), or rows with a column of documents
     document   that column (Extended JSON as STRING, or BSON as BINARY); by default `document`, if df has no events
     output     None (see above), or "events": the stages must then leave `_id` as it is, as in a change stream
-    tables     for `$lookup`: `from` to a DataFrame with a column `document`, or to (DataFrame, column)
+    tables     for `$lookup`: `from` to a DataFrame with a column `document`, or to (DataFrame, column); read now
     window     for `$group`: the window that groups fall into, besides their `_id`; see `Window`
     delay      for a `$dateTrunc` in a group's `_id` on a stream: how late documents may come ("10 seconds")
     order      the column that orders rows, for `$first` and `$last`; events are ordered by their tokens
@@ -115,12 +113,12 @@ class PipelineBuilder:
         """Return the DataFrame after the stages."""
         given = PlanOptions(
             events=self.events, streaming=self.df.isStreaming, ordered=self._order is not None,
-            tables=frozenset(self._tables), window=window, delay=delay,
+            tables=frozenset(self._tables), window=window, delay=delay, failures=self._failures,
         )  # fmt: skip
         planned = plan(stages, setting, given)
         if output not in (None, "events") or (output and not self.events):
             raise ValueError("output is None, or 'events' for a DataFrame of events")
-        if output and any(isinstance(step, GroupStep | LookupStep) for step in planned.steps):
+        if output and any("$group" in stage or "$lookup" in stage for stage in stages):
             raise StageRefused("$group and $lookup make no events; leave out output='events'")
         if self._failures and any(isinstance(step, GroupStep) for step in planned.steps):
             raise StageRefused("$group has no rows to come as they are; leave out failures")
@@ -134,22 +132,20 @@ class PipelineBuilder:
         if isinstance(step, FilterStep):
             self.df = self.df.where(step.condition)
             return
-        stages: tuple[dict[str, Any], ...] = ()
         if isinstance(step, EvaluateStep):
-            stages = step.stages
-            follows = steps[0] if steps else None
-            if follows is None or not isinstance(follows, GroupStep | LookupStep):
-                self._evaluate(planned, step, output)
-                return
-            step = steps.pop(0)
-        program = Program.of(stages, planned.setting)
-        if isinstance(step, GroupStep):
-            self._group(step, program)
+            program = self._program(step, planned.setting)
+            if steps and isinstance(steps[0], GroupStep):
+                self._group(steps.pop(0), program)
+            else:
+                self._evaluate(planned, step, program, output)
         else:
-            self._join(step, program)
+            self._group(step, Program((), planned.setting))
 
-    def _evaluate(self, planned: PipelinePlan, step: EvaluateStep, output: str | None) -> None:
-        program = Program.of(step.stages, planned.setting)
+    def _program(self, step: EvaluateStep, setting: Setting) -> Program:
+        names = {stage["$lookup"]["from"] for stage in step.stages if "$lookup" in stage}
+        return Program(step.stages, setting, {name: table_documents(*self._tables[name]) for name in sorted(names)})
+
+    def _evaluate(self, planned: PipelinePlan, step: EvaluateStep, program: Program, output: str | None) -> None:
         columns = tuple(self.df.columns)
         if step.filtering and (planned.only_filters or output):
             select = FilterDocuments(self._source, program, columns, self._failures)
@@ -165,26 +161,16 @@ class PipelineBuilder:
         if program is None and not self.events:
             return self.df
         carried = self._carried
-        program = program or Program.of([], setting)
+        program = program or Program((), setting)
         build = MakeDocuments(self._source, program, carried, self._document, self._failures)
         self.df = self.df.mapInArrow(build, self._document_schema(carried))
         self.events = False
         return self.df
 
     def _group(self, step: GroupStep, program: Program) -> None:
-        spec = bson.encode(step.grouping.spec)
-        partials = PartialGroups(self._source, program, spec, self._order, step.grouping.window)
-        self.df = grouped(self.df, step.grouping, partials, self._document)
+        partials = PartialGroups(self._source, program, step.grouping, self._order)
+        self.df = grouped(self.df, partials, self._document)
         self.events, self._order = False, None
-
-    def _join(self, step: LookupStep, program: Program) -> None:
-        spec = step.stage["$lookup"]
-        table, column = self._tables[spec["from"]]
-        carried = self._carried
-        keyed = LocalKeys(self._source, program, spec["localField"], carried, self._document, self._failures)
-        lookup = Program.of([step.stage], program.setting)
-        self.df = joined(self.df, table, column, keyed, lookup, self._document_schema(carried))
-        self.events = False
 
     @property
     def _source(self) -> DocumentReader:

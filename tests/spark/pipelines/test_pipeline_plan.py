@@ -53,7 +53,7 @@ def test_explain_shows_where_each_stage_runs() -> None:
         ("Spark evaluator", "$match"),
         ("Spark evaluator", "$match"),
         ("Spark evaluator", "$set"),
-        ("Spark join", "$lookup"),
+        ("Spark evaluator", "$lookup"),
         ("Spark aggregation", "$group"),
         ("Spark evaluator", "$project"),
     ]

@@ -15,7 +15,7 @@ from headrace.cli.main import main
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
 from headrace.spark.jobs.job_file import parse_job, read_job
 from headrace.spark.jobs.runner import reset_job, run_job
-from headrace.spark.jobs.status import status_lines
+from headrace.spark.jobs.status import job_status, lines_of
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.documents_sink import DocumentsSink, documents_sink
@@ -148,7 +148,7 @@ path = "months"
     job = read_job(tmp_path / "job.toml")
     assert main(["pipeline", "explain", str(tmp_path / "job.toml")]) == 0
     output = capsys.readouterr().out
-    for line in ("server cursor      {", "Spark evaluator    {", "Spark join         {", "Spark aggregation  {"):
+    for line in ("server cursor      {", "Spark evaluator    {", "each worker holds regions", "Spark aggregation  {"):
         assert line in output
     inserted: list[dict[str, Any]] = []
     for first, count in ((0, 170), (170, 1), (171, 200)):
@@ -168,7 +168,7 @@ path = "months"
     reset_job(job)
     run_job(job, session=spark, report=lambda _: None)
     assert sorted(opened.log.read().column("document").to_pylist()) == ended
-    assert any(line.startswith("sink documents") and "batch" in line for line in status_lines(job))
+    assert any(line.startswith("sink documents") and "batch" in line for line in lines_of(job_status(job)))
 
 
 @pytest.mark.spark
