@@ -110,23 +110,9 @@ def _as_bson(
 ) -> Iterator[pa.RecordBatch]:
     from headrace.values.arrow.batches import events_batch
 
-    for events in _gathered(mongodb.read_raw(start, end)):
+    for events in mongodb.read_raw(start, end):
         if wanted := in_slice(events, slice_, slices):
             yield events_batch(wanted, columns)
-
-
-def _gathered(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
-    """Yield the same events in larger batches, which are cheaper for Spark."""
-    pending: list[bytes] = []
-    size = 0
-    for batch in batches:
-        pending += batch
-        size += sum(map(len, batch))
-        if len(pending) >= ARROW_ROWS or size >= limits.ROW_BATCH_BYTES_MAX:
-            yield pending
-            pending, size = [], 0
-    if pending:
-        yield pending
 
 
 def rows_batches(rows: Iterable[EventRow], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -36,6 +36,12 @@ else:
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from headrace.spark.stream.merged_stream import MergedStream
+    from headrace.spark.stream.server_stream import ServerStream
+    from headrace.spark.stream.servers_collections import ServersCollectionsStream
+
+    DriverStream = ServerStream | MergedStream | ServersCollectionsStream
+
 Offset = dict[str, Any]
 
 
@@ -43,22 +49,6 @@ def took_all(query: StreamingQuery) -> bool:
     """Whether an ended query with the trigger `availableNow` has read everything; otherwise it must be run again."""
     # In 4.1 a run is at most one batch. Progress without addBatch wrote nothing.
     return HAS_ADMISSION_CONTROL or not any("addBatch" in progress["durationMs"] for progress in query.recentProgress)
-
-
-class DriverStream(Protocol):
-    """The driver's plan of a stream: ServerStream or MergedStream."""
-
-    def initial_offset(self) -> Offset:
-        """Return the offset of `startingPosition`."""
-
-    def latest_offset(self, start: Offset) -> Offset:
-        """Return the end of the batch after `start`; `start` itself if there is nothing new."""
-
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Return the partitions of the batch between two offsets."""
-
-    def stop_at_now(self) -> None:
-        """End the stream at the server's present time, for the trigger availableNow."""
 
 
 class _StreamOwner:

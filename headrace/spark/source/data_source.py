@@ -35,7 +35,8 @@ class HeadraceSource(DataSource):
         return BatchReader(parse_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from headrace.spark.source.prefetch import prefetching
+        from headrace.spark.source.prefetch import PrefetchingReader
         from headrace.spark.source.readers import StreamReader
 
-        return prefetching(StreamReader(parse_options(self.options), schema))
+        kind = PrefetchingReader if PrefetchingReader.is_possible else StreamReader
+        return kind(parse_options(self.options), schema)

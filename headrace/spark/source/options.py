@@ -73,7 +73,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         documents=_one_of(options, "documents"),
         not_held=_one_of(options, "notHeld"),
         document_schema=options.get("documentschema", "").strip(),
-        columns=_columns(options.get("columns", "")),
+        columns=_columns(options),
         partitions=_count(options, "partitions") or 1,
         partition_by=_one_of(options, "partitionBy"),
         archive=options.get("archive", ""),
@@ -134,19 +134,13 @@ def _uris(options: Mapping[str, str]) -> tuple[str, ...]:
         if "://" in options["path"]:
             raise OptionError(f"the option 'path' is a data directory, not {options['path']!r}")
         return (uri_of(options["path"]),)
-    text = options["uri"].strip()
-    try:
-        uris = (
-            loads_strict(text) if text.startswith("[") else [line.strip() for line in text.splitlines() if line.strip()]
-        )
-    except ValueError as error:
-        raise OptionError(f"the option 'uri' is not a JSON array: {error}") from None
-    if not isinstance(uris, list) or not uris or not all(isinstance(uri, str) and uri for uri in uris):
+    uris = _names(options, "uri", "\n")
+    if not uris or not all(isinstance(uri, str) and uri for uri in uris):
         raise OptionError("the option 'uri' is a connection string, or an array of them")
-    uris = [resolved(uri) for uri in uris]
+    uris = tuple(map(resolved, uris))
     if len(uris) > 1 and len(set(map(server_name, uris))) < len(uris):
         raise OptionError("the option 'uri' names a server twice")
-    return tuple(uris)
+    return uris
 
 
 def _check_together(options: Mapping[str, str], servers: int) -> None:
@@ -181,11 +175,11 @@ def _one_of(options: Mapping[str, str], name: str) -> str:
     return options.get(name.lower(), SOURCE_OPTIONS[name].choices[0]).strip().lower()
 
 
-def _names(options: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Return an array of names, from JSON or separated by commas."""
+def _names(options: Mapping[str, str], name: str, separator: str = ",") -> tuple[str, ...]:
+    """Return an array of names, from JSON or separated."""
     text = options.get(name.lower(), "").strip()
     try:
-        names = loads_strict(text) if text.startswith("[") else [one.strip() for one in text.split(",") if one.strip()]
+        names = loads_strict(text) if text.startswith("[") else list(filter(None, map(str.strip, text.split(separator))))
     except ValueError as error:
         raise OptionError(f"the option {name!r} is not a JSON array: {error}") from None
     if not isinstance(names, list):
@@ -200,8 +194,8 @@ def _histories(text: str, servers: int) -> tuple[str, ...]:
     return tuple("" if one == "-" else one for one in ids)
 
 
-def _columns(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
+def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    names = _names(options, "columns")
     if len(set(names)) < len(names):
         raise OptionError("the option 'columns' names a column twice")
     return names

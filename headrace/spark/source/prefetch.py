@@ -20,14 +20,13 @@ from pymongo.errors import PyMongoError
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from headrace import limits
-from headrace.spark.source.admission import HAS_ADMISSION_CONTROL, AdmissionControl
+from headrace.spark.source.admission import HAS_ADMISSION_CONTROL
+from headrace.spark.source.readers import StreamReader
 from headrace.spark.stream.collections_partitions import CollectionEvents
 from headrace.spark.stream.partitions import EventRange, SnapshotPartition
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.datasource import ReadLimit
-
     StreamReaderBase = DataSourceStreamReader
 else:
     _internal = import_module("pyspark.sql.datasource_internal")
@@ -38,32 +37,20 @@ _LOG: Final = logging.getLogger(__name__)
 Offset = dict[str, Any]
 
 
-def prefetching(reader: AdmissionControl) -> DataSourceStreamReader:
-    """Return the reader, wrapped to read small batches where they are planned if this PySpark allows it."""
-    return PrefetchingReader(reader) if HAS_ADMISSION_CONTROL and hasattr(StreamReaderBase, "getCache") else reader
+class PrefetchingReader(StreamReader, StreamReaderBase):
+    """Reads small batches of a stream where they are planned. Spark uses `simple_reader` and `getCache`."""
 
+    is_possible: Final = HAS_ADMISSION_CONTROL and hasattr(StreamReaderBase, "getCache")
+    """Whether this PySpark allows it."""
+    _fetched: tuple[Offset, Offset, list[Any]] | None = None
 
-class PrefetchingReader(StreamReaderBase):
-    """Wraps a reader. Spark uses it by the names `simple_reader` and `getCache`."""
-
-    def __init__(self, reader: AdmissionControl) -> None:
-        self.simple_reader = reader
-        self._fetched: tuple[Offset, Offset, list[Any]] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"simple_reader": self.simple_reader, "_fetched": None}
-
-    def initialOffset(self) -> Offset:
-        return self.simple_reader.initialOffset()
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return self.simple_reader.getDefaultReadLimit()
-
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        return self.simple_reader.latestOffset(start, limit)
+    @property
+    def simple_reader(self) -> StreamReader:
+        """This reader."""
+        return self
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        partitions = self.simple_reader.partitions(start, end)
+        partitions = super().partitions(start, end)
         self._fetched = None
         undivided = self._undivided(partitions, end) if start != end else None
         if undivided:
@@ -79,15 +66,6 @@ class PrefetchingReader(StreamReaderBase):
             return None
         batches, self._fetched = self._fetched[2], None
         return iter(batches)
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        return self.simple_reader.read(partition)
-
-    def commit(self, end: Offset) -> None:
-        self.simple_reader.commit(end)
-
-    def stop(self) -> None:
-        self.simple_reader.stop()
 
     def _undivided(self, partitions: Sequence[InputPartition], end: Offset) -> InputPartition | None:
         """Return the batch as one partition, whatever the option `partitions` says; None if workers must read it."""
@@ -105,7 +83,7 @@ class PrefetchingReader(StreamReaderBase):
 
     def _is_small(self, chunk: Chunk, end: Offset) -> bool:
         """Whether the chunk has few documents; only the last chunk, or a chunk of a limited batch, is counted."""
-        options = self.simple_reader.options
+        options = self.options
         rows_max = limits.PREFETCH_ROW_COUNT_MAX - 1  # without the row `snapshotBegin`
         if chunk.after and not end.get("last") and (options.rows_max or rows_max + 1) > rows_max:
             return False
@@ -121,7 +99,7 @@ class PrefetchingReader(StreamReaderBase):
         rows = size = 0
         try:
             batch: Any
-            for batch in self.simple_reader.read(partition):
+            for batch in self.read(partition):
                 rows, size = rows + batch.num_rows, size + batch.nbytes
                 if rows > limits.PREFETCH_ROW_COUNT_MAX or size > limits.PREFETCH_BYTES_MAX:
                     return []

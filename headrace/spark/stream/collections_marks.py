@@ -8,12 +8,15 @@ marks also stop at the drop of a skipped collection, because a later collection 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace import limits
 from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, text_of
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.event_marks import EventMark, MarkCursor, RunBounds
+
+if TYPE_CHECKING:
+    from headrace.spark.stream.collections_stream import CollectionsStream
 
 _GOES = frozenset({"drop", "rename"})
 
@@ -26,21 +29,11 @@ class JoinedSnapshot(NamedTuple):
     rows: int
 
 
-class CollectionSource(Protocol):
-    """Answers questions about new collections by asking the server."""
-
-    def unseen(self, names: list[Namespace]) -> set[Namespace]:
-        """Return the collections among `names` that must be skipped."""
-
-    def snapshot_rows(self, name: str) -> int | None:
-        """Return about how many rows a snapshot of the collection has; None if its snapshot already waits or runs."""
-
-
 class CollectionMarks:
     """See `event_marks.MarkCursor`. The renamed collections of a batch have about `rows_max` documents at most."""
 
     def __init__(
-        self, cursor: MarkCursor, selection: CollectionSelection, skipped: Iterable[str], source: CollectionSource,
+        self, cursor: MarkCursor, selection: CollectionSelection, skipped: Iterable[str], source: CollectionsStream,
         rows_max: int,
     ) -> None:  # fmt: skip
         self._cursor, self._selection, self._source, self._rows_max = cursor, selection, source, rows_max

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.spark.mongodb.collection_selection import CollectionSelection
 from headrace.spark.rows.tokens import Token
 from headrace.spark.timetravel.snapshot import Chunk
+
+if TYPE_CHECKING:
+    from headrace.spark.stream.collections_stream import CollectionsStream
 
 Offset = dict[str, Any]
 
@@ -115,21 +118,11 @@ class CollectionsOffset:
         )
 
 
-class ChunkSource(Protocol):
-    """The collections whose chunks are planned."""
-
-    def count(self, name: str) -> int:
-        """Return about how many documents the collection has."""
-
-    def next_chunk(self, name: str, after: str, rows_max: int) -> Chunk | None:
-        """See `Snapshot.next_chunk`."""
-
-
 ALL: Final = Chunk("")
 """The chunk that is a whole collection."""
 
 
-def planned(offset: CollectionsOffset, begin: Token, rows_max: int, source: ChunkSource) -> CollectionsOffset:
+def planned(offset: CollectionsOffset, begin: Token, rows_max: int, source: CollectionsStream) -> CollectionsOffset:
     """Return the offset, with the same token, after a batch of about `rows_max` documents of snapshots.
 
     Only one snapshot runs at a time. A new snapshot begins at `begin`, the offset's position. A collection that fits
@@ -155,7 +148,7 @@ def planned(offset: CollectionsOffset, begin: Token, rows_max: int, source: Chun
     return replace(offset, waiting=tuple(waiting), reading=running, snapshots=tuple(pieces), initial=False)
 
 
-def _piece(snapshot: RunningSnapshot, first: bool, rows: int, source: ChunkSource) -> tuple[SnapshotPiece, int]:
+def _piece(snapshot: RunningSnapshot, first: bool, rows: int, source: CollectionsStream) -> tuple[SnapshotPiece, int]:
     """Return the next chunks of a large collection, and how many more rows the batch may have."""
     chunks: list[Chunk] = []
     after = snapshot.after

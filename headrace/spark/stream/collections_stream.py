@@ -28,8 +28,8 @@ from pyspark.sql.datasource import InputPartition
 from headrace.spark.mongodb.collection_identity import left_names
 from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, namespace_of, text_of
 from headrace.spark.mongodb.listed_collections import ListedCollections, list_collections, refusal
-from headrace.spark.mongodb.mongodb_stream import PositionLost, client_of, position_after
-from headrace.spark.mongodb.server_history import check_history, wait_until_after
+from headrace.spark.mongodb.mongodb_stream import PositionLost, position_after
+from headrace.spark.mongodb.server_history import check_history
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.collections_marks import CollectionMarks
@@ -53,6 +53,8 @@ class CollectionsStream(ServerStream):
         self._skipped: tuple[str, ...] = ()
         self._in_snapshot: frozenset[str] = frozenset()
         self._seen: set[Namespace] = set()
+        self._snapshots: dict[str, Snapshot] = {}
+        """The collection whose chunks are planned."""
 
     @cached_property
     def ahead(self) -> ReadAhead:
@@ -71,33 +73,20 @@ class CollectionsStream(ServerStream):
         if self._marks:
             self._marks.begin_batch(before.token)
         try:
-            self.check_server(before.token)
-            after = planned(before, position_after(before.token), rows, self._chunks)
-            wait_ms = 1 if after.snapshots else self.wait_ms
-            end = self.ahead.advance(before.token, self.bounds, until=self._until, wait_ms=wait_ms)
-            self.check_server(before.token)
+            after = planned(before, position_after(before.token), rows, self)
+            end = self.advance(before.token, wait_ms=1 if after.snapshots else self.wait_ms)
         except PositionLost as error:
             return self.restart(error, before.token)
         joined = self._joined(end.token)
-        if self._until and (joined or (before.in_snapshot and not after.in_snapshot)):
+        if self.until and (joined or (before.in_snapshot and not after.in_snapshot)):
             # Rows of the snapshots may be newer than the end of the run, so the end moves to the present time.
-            self._until = self.mongodb.now()
+            self.until = self.mongodb.now()
         after = replace(after, snapshots=(*after.snapshots, *joined))
-        self._last_event = end.token if end.rows else self._last_event
-        self.note_rows(end.rows)
-        quiet_ms = (end.token.time.time - before.token.time.time) * 1000
-        moved = end.rows or end.closed or before.initial or quiet_ms >= self.options.idle_advance_ms
-        if not moved and not after.snapshots:
+        if not self.has_moved(before.token, end, initial=before.initial) and not after.snapshots:
             return start
         return self._with_marks(replace(after, token=max(end.token, before.token)), closed=end.closed).document()
 
-    def restart(self, error: PositionLost, token: Token) -> Offset:
-        if self.options.on_position_lost == "fail":
-            raise error
-        _LOG.warning("%s Beginning again from snapshots, as onPositionLost asks.", error)
-        self.ahead.close()
-        self._last_event = None
-        wait_until_after(self.mongodb, token)
+    def snapshot_offset(self) -> Offset:
         return replace(self._beginning(), initial=False).document()
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -160,22 +149,29 @@ class CollectionsStream(ServerStream):
         after = replace(after, skipped=tuple(skipped))
         return after.with_waiting(marks.renamed_to) if closed and marks.stopped_at == after.token else after
 
-    @cached_property
-    def _chunks(self) -> _Chunks:
-        return _Chunks(self.options)
-
     def _open_marks(self, start: Token) -> MarkCursor:
         cursor = open_marks(self.mongodb, start, sizes=self.options.bytes_max is not None, names=True)
         rows = self.options.rows_max or CHUNK_ROWS
         self._marks = CollectionMarks(cursor, self.options.selection, self._skipped, self, rows)
         return self._marks
 
+    def count(self, name: str) -> int:
+        """Return about how many documents the collection has."""
+        database, collection = namespace_of(name)
+        return self.mongodb.client[database][collection].estimated_document_count()
+
+    def next_chunk(self, name: str, after: str, rows_max: int) -> Chunk | None:
+        """Return the next chunk of the collection; see `Snapshot.next_chunk`."""
+        if name not in self._snapshots:
+            self._snapshots = {name: snapshot_of(self.options, name)}
+        return self._snapshots[name].next_chunk(after, rows_max)
+
     def snapshot_rows(self, name: str) -> int | None:
-        """See `collections_marks.CollectionSource`."""
-        return None if name in self._in_snapshot else self._chunks.count(name)
+        """Return about how many rows a snapshot of the collection has; None if its snapshot already waits or runs."""
+        return None if name in self._in_snapshot else self.count(name)
 
     def unseen(self, names: list[Namespace]) -> set[Namespace]:
-        """See `collections_marks.CollectionSource`."""
+        """Return the collections among `names`, which were not seen before, that must be skipped."""
         self._seen.update(names)
         if self.options.capped != "skip":
             return set()
@@ -195,20 +191,3 @@ class CollectionsStream(ServerStream):
 
 def _capped(listed: ListedCollections) -> tuple[str, ...]:
     return tuple(sorted(name for name, reason in listed.refused.items() if "capped" in reason))
-
-
-class _Chunks:
-    """See `collections_offset.ChunkSource`."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._snapshots: dict[str, Snapshot] = {}
-
-    def count(self, name: str) -> int:
-        database, collection = namespace_of(name)
-        return client_of(self._options.uri)[database][collection].estimated_document_count()
-
-    def next_chunk(self, name: str, after: str, rows_max: int) -> Chunk | None:
-        if name not in self._snapshots:
-            self._snapshots = {name: snapshot_of(self._options, name)}
-        return self._snapshots[name].next_chunk(after, rows_max)

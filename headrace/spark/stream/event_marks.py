@@ -51,17 +51,12 @@ class RunBounds(NamedTuple):
 class MarkCursor(Protocol):
     """Marks in order, after a token. Not thread-safe."""
 
-    @property
-    def token(self) -> Token:
-        """The position: all marks up to it were returned."""
-
-    @property
-    def drained(self) -> bool:
-        """Whether the last request returned nothing, because the server had nothing more at that time."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether the last mark is an invalidate."""
+    token: Token
+    """The position: all marks up to it were returned."""
+    drained: bool
+    """Whether the last request returned nothing, because the server had nothing more at that time."""
+    closed: bool
+    """Whether the last mark is an invalidate."""
 
     def next_batch(self, *, wait_ms: int, run: RunBounds | None = None) -> list[EventMark]:
         """Return the next marks; none if none comes within `wait_ms`. Raise PositionLost.
@@ -92,21 +87,12 @@ class StreamMarks:
         self._cursor = mongodb.open(
             StreamPosition("token", token=start), stages=({"$project": wanted},), batch_rows=limits.EVENT_MARK_COUNT_MAX
         )
-
-    @property
-    def token(self) -> Token:
-        return self._cursor.token
-
-    @property
-    def drained(self) -> bool:
-        return self._cursor.drained
-
-    @property
-    def closed(self) -> bool:
-        return self._cursor.closed
+        self.token, self.drained, self.closed = self._cursor.token, self._cursor.drained, self._cursor.closed
 
     def next_batch(self, *, wait_ms: int, run: RunBounds | None = None) -> list[EventMark]:
-        return list(map(_mark_of, self._cursor.next_batch(wait_ms=wait_ms)))
+        marks = list(map(_mark_of, self._cursor.next_batch(wait_ms=wait_ms)))
+        self.token, self.drained, self.closed = self._cursor.token, self._cursor.drained, self._cursor.closed
+        return marks
 
     def close(self) -> None:
         self._cursor.close()

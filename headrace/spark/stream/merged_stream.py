@@ -18,12 +18,11 @@ A quiet server's time advances with its periodic no-ops, every ten seconds, so t
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from bson import Timestamp
-from pymongo import timeout
 from pymongo.errors import ConnectionFailure
 from pyspark.sql.datasource import InputPartition
 
@@ -38,6 +37,7 @@ from headrace.spark.stream.collections_partitions import CollectionEvents, Colle
 from headrace.spark.stream.partitions import EventRange, MergedRanges, ServerPartition
 from headrace.spark.stream.read_partition import past_partitions, read_partition
 from headrace.spark.stream.server_stream import Offset, ServerStream, in_snapshot, offset_of, token_of
+from headrace.spark.stream.server_streams import ServerStreams
 from headrace.spark.timetravel.archive import end_at
 from headrace.values.position import LAST, to_timestamp
 
@@ -48,7 +48,7 @@ _LOG: Final = logging.getLogger(__name__)
 _END: Final = to_timestamp(LAST)
 
 
-class MergedStream:
+class MergedStream(ServerStreams):
     """Plans the batches of several servers' streams. Not thread-safe."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -60,18 +60,12 @@ class MergedStream:
         self._bounds = BatchLimits(share, size)
         self._partitions = options.partitions
         self._idle_ms = options.idle_advance_ms
-        self._reached = ReachedServers(skips=options.on_server_down == "skip")
         rows_max = options.rows_max and share
-        self._streams = {server_name(one.uri): ServerStream(replace(one, rows_max=rows_max)) for one in servers}
-        self._until: dict[str, Timestamp] | None = None
+        super().__init__(options, [ServerStream(replace(one, rows_max=rows_max)) for one in servers])
 
     def initial_offset(self) -> Offset:
         """Return the offset of `startingPosition` on each server."""
         return {"servers": {name: _at_first(stream) for name, stream in self._streams.items()}, "initial": True}
-
-    def stop_at_now(self) -> None:
-        """End each server's stream at its present time, for the trigger availableNow."""
-        self._until = {name: stream.mongodb.now() for name, stream in self._streams.items()}
 
     def latest_offset(self, start: Offset) -> Offset:
         """Return the end of the next batch, at the frontier; `start` if there is nothing up to the frontier."""
@@ -82,7 +76,7 @@ class MergedStream:
             snapshots = [name for name in self._streams if in_snapshot(tokens[name])]
             if chunks := self._next_chunks(tokens, snapshots):
                 return {"servers": tokens | chunks}
-            if snapshots and not self._reached.skips:
+            if snapshots and not self.skips:
                 return start
             seen = self._look(tokens, snapshots)
             ends, rows = self._reach(tokens, seen) if seen else (tokens, 0)
@@ -97,22 +91,15 @@ class MergedStream:
 
     def _next_chunks(self, tokens: dict[str, Offset], snapshots: list[str]) -> dict[str, Offset]:
         """Return the end of the next chunk of each snapshot whose server is up."""
-        chunks: dict[str, Offset] = {}
-        for name in snapshots:
-            stream = self._streams[name]
-            if self._reached.is_up(name, stream.mongodb):
-                chunks[name] = stream.latest_offset(tokens[name])
-                if self._until and not in_snapshot(chunks[name]):
-                    # Rows of the snapshot may be newer than the end of the run, so the end moves to the present time.
-                    self._until[name] = stream.mongodb.now()
-        return chunks
+        return {name: self._streams[name].latest_offset(tokens[name]) for name in snapshots if self.is_up(name)}
 
     def _reach(self, tokens: dict[str, Offset], seen: dict[str, Timestamp]) -> tuple[dict[str, Offset], int]:
         """Return each server's token at the frontier, and the least number of rows up to these tokens."""
         frontier = min(seen.values())
         ends, rows = dict(tokens), 0
         for name in seen:
-            until = min(frontier, self._until[name]) if self._until else frontier
+            end = self._streams[name].until
+            until = min(frontier, end) if end else frontier
             if until >= token_of(tokens[name]).time:
                 ahead = self._streams[name].ahead
                 reach = ahead.advance(token_of(tokens[name]), BatchLimits(), until=until, wait_ms=1)
@@ -127,7 +114,7 @@ class MergedStream:
         for name, stream in self._streams.items():
             if name in without:
                 continue
-            if self._reached.is_up(name, stream.mongodb):
+            if self.is_up(name):
                 bounds, wait_ms = self._bounds, stream.options.await_ms // len(self._streams)
                 try:
                     stream.check_server(token_of(tokens[name]))
@@ -135,15 +122,15 @@ class MergedStream:
                 except PositionLost as error:
                     raise _ServerRestart(name, stream.restart(error, token_of(tokens[name]))) from error
                 # With availableNow a server that has reported everything does not hold back the others.
-                seen[name] = _END if self._until and reachable >= self._until[name] else reachable
-            elif not self._reached.skips:
+                seen[name] = _END if stream.until and reachable >= stream.until else reachable
+            elif not self.skips:
                 return {}
         return seen
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the partitions between two offsets. Raise OptionError if a server was removed from the options."""
         before, after = start["servers"], end["servers"]
-        check_none_removed(after, self._streams)
+        self.check_none_removed(after)
         alone: list[InputPartition] = []
         ranges: list[EventRange | None] = []
         for number, (name, stream) in enumerate(self._streams.items()):
@@ -154,41 +141,6 @@ class MergedStream:
             ranges.append(EventRange(token_of(before[name]), token_of(after[name])) if events else None)
             alone += [] if events else [ServerPartition(number, part) for part in partitions]
         return [*alone, *(MergedRanges(tuple(ranges)).sliced(self._partitions) if any(ranges) else [])]
-
-    def close(self) -> None:
-        """Close the cursors that read ahead."""
-        for stream in self._streams.values():
-            stream.close()
-
-
-class ReachedServers:
-    """The servers that can be reached. `skips`: the other servers continue without one that cannot."""
-
-    def __init__(self, *, skips: bool) -> None:
-        self.skips = skips
-        self._down: set[str] = set()
-
-    def is_up(self, name: str, mongodb: MongoDBStream) -> bool:
-        """Whether the server answers. A change of the answer is logged."""
-        try:
-            with timeout(limits.MERGED_PING_SECONDS_MAX):
-                mongodb.now()
-        except ConnectionFailure as error:
-            if name not in self._down:
-                policy = "going on without it" if self.skips else "waiting for it; there are no batches until then"
-                _LOG.warning("The server %s cannot be reached, %s: %s", name, policy, error)
-                self._down.add(name)
-            return False
-        if name in self._down:
-            _LOG.warning("The server %s is back", name)
-            self._down.discard(name)
-        return True
-
-
-def check_none_removed(offsets: Iterable[str], servers: Iterable[str]) -> None:
-    """Raise OptionError if an offset has a server that is not in the options."""
-    if missing := sorted(set(offsets) - set(servers)):
-        raise OptionError(f"the checkpoint has the server {missing[0]}, which the option 'uri' has not")
 
 
 class _ServerRestart(Exception):
@@ -229,83 +181,47 @@ def read_merged(
             yield _named(batch, server_name(one.uri))
         return
     wanted = tuple(columns) if "token" in columns else ("token", *columns)
-    inputs = []
-    for one, events in zip(options.servers, part.ranges, strict=True):
-        if events is not None:
-            batches = read_partition(one, events, wanted)
-            inputs.append(_Input(server_name(one.uri), batches))
-    while sum(each.fill() for each in inputs):
-        yield from _merged_once(inputs)
+    each = zip(options.servers, part.ranges, strict=True)
+    yield from _merged({server_name(one.uri): read_partition(one, events, wanted) for one, events in each if events})
 
 
-def _merged_once(inputs: list[_Input]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that are complete: those before the earliest of the servers' last times that were read."""
+def _merged(inputs: Mapping[str, Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    """Yield the servers' rows in order. Rows are complete up to the time to which the slowest server was read."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    unfinished = [each for each in inputs if not each.ended]
-    slowest = min(unfinished, key=_Input.last_time, default=None)
-    taken = [each.take(None if slowest is None else slowest.last_time()) for each in inputs]
-    table = pa.concat_tables([table for table in taken if table is not None])
-    if slowest is not None and not table.num_rows:
-        slowest.more()
-        return
-    order = pc.sort_indices(pc.utf8_slice_codeunits(table["token"], 2, 18))  # stable: servers and tokens stay in order
-    yield from table.take(order).combine_chunks().to_batches(max_chunksize=ARROW_ROWS)
+    read_to = dict.fromkeys(inputs, "")
+    """The servers that have not ended, each with the time of its last row read, as hexadecimal digits of a token."""
+    rows: dict[str, pa.Table] = {}
+    while read_to or rows:
+        slowest = min(read_to, key=read_to.__getitem__, default=None)
+        complete = []
+        for server in inputs:
+            if table := rows.pop(server, None):
+                early = None if slowest is None else pc.sum(pc.less(_times(table), read_to[slowest])).as_py()
+                complete.append(table.slice(0, early))
+                rows |= {} if early is None else {server: table.slice(early)}
+        if any(table.num_rows for table in complete):
+            table = pa.concat_tables(complete)
+            order = pc.sort_indices(_times(table))  # stable: servers and tokens stay in order
+            yield from table.take(order).combine_chunks().to_batches(max_chunksize=ARROW_ROWS)
+        if slowest is not None:
+            batch = next(inputs[slowest], None)
+            if batch is None:
+                del read_to[slowest]
+            elif batch.num_rows:
+                table = pa.table(_named(batch, slowest))
+                read_to[slowest] = _times(table)[-1].as_py()
+                rows[slowest] = pa.concat_tables([rows[slowest], table]) if slowest in rows else table
+
+
+def _times(table: pa.Table) -> pa.ChunkedArray:
+    import pyarrow.compute as pc
+
+    return pc.utf8_slice_codeunits(table["token"], 2, 18)
 
 
 def _named(batch: pa.RecordBatch, server: str) -> pa.RecordBatch:
     import pyarrow as pa
 
     return batch.append_column(SERVER, pa.array([server] * batch.num_rows, type=pa.string()))
-
-
-class _Input:
-    """Rows of one server that were read and not yet returned."""
-
-    def __init__(self, name: str, batches: Iterator[pa.RecordBatch]) -> None:
-        self._name = name
-        self._batches = batches
-        self._table: pa.Table | None = None
-        self.ended = False
-
-    def fill(self) -> bool:
-        """Return whether there are rows; read a batch first if there are none."""
-        # A batch may have no row of the slice.
-        while not self._rows() and not self.ended:
-            self.more()
-        return self._rows() > 0
-
-    def more(self) -> None:
-        """Append the next batch; set `ended` at the end of the range."""
-        import pyarrow as pa
-
-        batch = next(self._batches, None)
-        if batch is None:
-            self.ended = True
-            return
-        table = pa.table(_named(batch, self._name))
-        self._table = table if self._table is None else pa.concat_tables([self._table, table])
-
-    def last_time(self) -> str:
-        """Return the cluster time of the last row, as the hexadecimal digits in its token."""
-        assert self._table is not None
-        text: str = self._table["token"][-1].as_py()
-        return text[2:18]
-
-    def take(self, before: str | None) -> pa.Table | None:
-        """Remove and return the rows before this time; all rows if it is None."""
-        import pyarrow.compute as pc
-
-        table = self._table
-        if table is None:
-            return None
-        if before is None:
-            self._table = None
-            return table
-        count = pc.sum(pc.less(pc.utf8_slice_codeunits(table["token"], 2, 18), before)).as_py() or 0
-        self._table = table.slice(count) if count < table.num_rows else None
-        return table.slice(0, count)
-
-    def _rows(self) -> int:
-        return 0 if self._table is None else int(self._table.num_rows)

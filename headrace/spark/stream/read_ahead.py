@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Final, Protocol
+from typing import Final
 
 from bson import Timestamp
 
@@ -30,17 +30,10 @@ _RUN_ROWS: Final = limits.PARTITION_ROW_COUNT_MIN // 5
 """The number of events for which one mark is enough, where only their number matters."""
 
 
-class ServerClock(Protocol):
-    """The method of MongoDBStream that ReadAhead needs."""
-
-    def now(self) -> Timestamp:
-        """Return the server's operation time."""
-
-
 class ReadAhead:
     """Marks that were read and are not in a batch yet. Not thread-safe."""
 
-    def __init__(self, mongodb: ServerClock, open_marks: Callable[[Token], MarkCursor]) -> None:
+    def __init__(self, mongodb: MongoDBStream, open_marks: Callable[[Token], MarkCursor]) -> None:
         self._mongodb = mongodb
         self._open_marks = open_marks
         self._cursor: MarkCursor | None = None

@@ -58,7 +58,7 @@ class ServerStream:
         self.options = options
         self._idle_factor = limits.IDLE_WAIT_FACTOR if alone else limits.SHARED_IDLE_WAIT_FACTOR
         self.bounds = BatchLimits(options.rows_max, options.bytes_max)
-        self._until: Timestamp | None = None
+        self.until: Timestamp | None = None
         self._processes: tuple[str, ...] = ()
         self._last_event: Token | None = None
         self._empty_count = 0
@@ -82,13 +82,17 @@ class ServerStream:
         """Return the offset of `startingPosition`. Raise PositionLost."""
         start = self.options.start
         if start.kind == "snapshot":
-            return self._archived_snapshot() or offset_of(self.mongodb.resolve(_LATEST), after="")
+            return self._archived_snapshot() or self.snapshot_offset()
         # Spark records no offset before the first batch, so the first batch is made even if it is empty.
         return offset_of(resolve(self.mongodb, start), initial=True)
 
+    def snapshot_offset(self) -> Offset:
+        """Return the offset at which a new snapshot begins."""
+        return offset_of(self.mongodb.resolve(_LATEST), after="")
+
     def stop_at_now(self) -> None:
         """End the stream at the server's present time, for the trigger availableNow."""
-        self._until = self.mongodb.now()
+        self.until = self.mongodb.now()
 
     def latest_offset(self, start: Offset) -> Offset:
         """Return the end of the batch after `start`; `start` itself if there is nothing new. Raise PositionLost."""
@@ -96,10 +100,8 @@ class ServerStream:
             return self._next_chunk(start)
         token = token_of(start)
         try:
-            self.check_server(token)
-            end = self.ahead.advance(token, self.bounds, until=self._until, wait_ms=self.wait_ms)
-            self.check_server(token)
-            self.ahead.read_on(self.bounds, until=self._until)
+            end = self.advance(token, wait_ms=self.wait_ms)
+            self.ahead.read_on(self.bounds, until=self.until)
         except PositionLost as error:
             archived = self._archived_end(token) if error.pruned else None
             if archived is None:
@@ -107,14 +109,25 @@ class ServerStream:
             if not archived.rows and archived.token.text > token.text:
                 return offset_of(archived.token)
             end = archived
-        self._last_event = end.token if end.rows else self._last_event
-        self.note_rows(end.rows)
-        quiet_ms = (end.token.time.time - token.time.time) * 1000
-        if end.rows or start.get("initial") or end.closed or quiet_ms >= self.options.idle_advance_ms:
+        if self.has_moved(token, end, initial=bool(start.get("initial"))):
             # After an invalidate there may be a collection without events: one that was renamed to this name.
             again = end.closed and self.options.start.kind == "snapshot"
             return offset_of(end.token, after="") if again else offset_of(end.token)
         return start
+
+    def advance(self, token: Token, *, wait_ms: int) -> BatchEnd:
+        """Return the end of a batch of events after `token`. Raise PositionLost."""
+        self.check_server(token)
+        end = self.ahead.advance(token, self.bounds, until=self.until, wait_ms=wait_ms)
+        self.check_server(token)
+        return end
+
+    def has_moved(self, token: Token, end: BatchEnd, *, initial: bool) -> bool:
+        """Record the end of the events after `token`. Return whether it makes a batch; the `initial` one does."""
+        self._last_event = end.token if end.rows else self._last_event
+        self.note_rows(end.rows)
+        quiet_ms = (end.token.time.time - token.time.time) * 1000
+        return bool(end.rows or end.closed or initial) or quiet_ms >= self.options.idle_advance_ms
 
     @property
     def wait_ms(self) -> int:
@@ -161,7 +174,7 @@ class ServerStream:
         self.ahead.close()
         self._last_event = None
         wait_until_after(self.mongodb, token)
-        return offset_of(self.mongodb.resolve(_LATEST), after="")
+        return self.snapshot_offset()
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the partitions between two offsets, which give the same rows at each call. Raise HistoryChanged."""
@@ -200,7 +213,7 @@ class ServerStream:
     def _archived_end(self, token: Token) -> BatchEnd | None:
         """Return the end of a batch of the archive after `token`; None if no archive has these events."""
         self.ahead.close()
-        return Archive(self.options).batch_end(token, self.bounds, self._until) if self.options.archive else None
+        return Archive(self.options).batch_end(token, self.bounds, self.until) if self.options.archive else None
 
     def _archived_snapshot(self) -> Offset | None:
         """Return the first offset of a snapshot from the archive; None if the server's oplog does not continue the
@@ -232,9 +245,9 @@ class ServerStream:
         if chunk:
             last = {"last": True} if chunk.last else {}
             return offset_of(token_of(start), after=chunk.upto, single=not chunk.after, **last)
-        if self._until:
+        if self.until:
             # Rows of the snapshot may be newer than the end of the run, so the end moves to the present time.
-            self._until = self.mongodb.now()
+            self.until = self.mongodb.now()
         return offset_of(token_of(start))
 
 

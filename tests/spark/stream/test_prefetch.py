@@ -16,8 +16,7 @@ from headrace import limits
 from headrace.spark.sinks.fetched_rows import were_fetched
 from headrace.spark.source.admission import HAS_ADMISSION_CONTROL
 from headrace.spark.source.options import parse_options
-from headrace.spark.source.prefetch import PrefetchingReader, prefetching
-from headrace.spark.source.readers import StreamReader
+from headrace.spark.source.prefetch import PrefetchingReader
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 
 if TYPE_CHECKING:
@@ -33,9 +32,8 @@ def reader(uri: str, database: Db) -> PrefetchingReader:
 
 def reader_of(uri: str, database: Db, **more: str) -> PrefetchingReader:
     given = {"uri": uri, "database": database.name, "collection": "c", "columns": "token", "partitions": "3", **more}
-    made = prefetching(StreamReader(parse_options(given), StructType([StructField("token", StringType(), False)])))
-    assert isinstance(made, PrefetchingReader)
-    return made
+    assert PrefetchingReader.is_possible
+    return PrefetchingReader(parse_options(given), StructType([StructField("token", StringType(), False)]))
 
 
 def test_a_small_batch_is_prefetched_completely(reader: PrefetchingReader, database: Db) -> None:
