@@ -5,7 +5,7 @@ It is sent as a command, because pymongo's snapshot sessions do not report the t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +20,10 @@ from headrace.spark.rows.not_held import NotHeld
 from headrace.values.bson import OPTIONS, decode
 
 RAW: Final = OPTIONS.with_options(document_class=RawBSONDocument)
+
+
+class NoSnapshotRead(RuntimeError):
+    """The server does not read a collection at one cluster time, or no longer at this one."""
 
 
 class StoredDocument(dict[str, Any]):
@@ -55,6 +59,28 @@ class TimedDocuments:
     time: Timestamp
 
 
+def batches_at(
+    collection: Collection[dict[str, Any]], time: Timestamp | None = None, **fields: Any
+) -> Iterator[tuple[Timestamp, list[RawBSONDocument]]]:
+    """Yield the batches of a `find` with these fields, at `time` or at a time that the server chooses, each with that
+    time. Raise NoSnapshotRead."""
+    concern: dict[str, Any] = {"level": "snapshot"} | ({"atClusterTime": time} if time else {})
+    database, name = collection.database, collection.name
+    with database.client.start_session(causal_consistency=False) as session:
+        given: dict[str, Any] = {"codec_options": RAW, "session": session}
+        try:
+            cursor = database.command("find", name, **fields, readConcern=concern, **given)["cursor"]
+            read_at: Timestamp | None = cursor.get("atClusterTime")
+            if read_at is None:
+                raise NoSnapshotRead("the server does not say at which cluster time it reads: it is no replica set")
+            yield read_at, cursor["firstBatch"]
+            while cursor["id"]:
+                cursor = database.command("getMore", cursor["id"], collection=name, **given)["cursor"]
+                yield read_at, cursor["nextBatch"]
+        except OperationFailure as error:
+            raise NoSnapshotRead(f"{collection.full_name} cannot be read at one cluster time: {error}") from error
+
+
 def find_at(
     collection: Collection[dict[str, Any]], keys: list[Any], time: Timestamp | None = None
 ) -> TimedDocuments | None:
@@ -63,25 +89,11 @@ def find_at(
     The reason is not reported: a standalone or old server, a time that is too old, or an unreachable server. The caller
     then reads in another way, which reports errors.
     """
-    concern: dict[str, Any] = {"level": "snapshot"} | ({"atClusterTime": time} if time else {})
-    database, name = collection.database, collection.name
     documents: dict[str, StoredDocument] = {}
-    with database.client.start_session(causal_consistency=False) as session:
-        try:
-            cursor = database.command(
-                "find", name, filter={"_id": {"$in": keys}}, readConcern=concern, codec_options=RAW,
-                batchSize=limits.ROW_COUNT_UNBOUNDED - 1, session=session,
-            )["cursor"]  # fmt: skip
-            read_at: Timestamp | None = cursor.get("atClusterTime")
-            batch = cursor["firstBatch"]
-            while True:
-                documents |= by_key(batch)
-                if not cursor["id"]:
-                    break
-                cursor = database.command("getMore", cursor["id"], collection=name, codec_options=RAW, session=session)[
-                    "cursor"
-                ]
-                batch = cursor["nextBatch"]
-        except (ConnectionFailure, OperationFailure):
-            return None
-    return TimedDocuments(documents, read_at) if read_at is not None else None
+    batch_rows = limits.ROW_COUNT_UNBOUNDED - 1
+    try:
+        for read_at, batch in batches_at(collection, time, filter={"_id": {"$in": keys}}, batchSize=batch_rows):
+            documents |= by_key(batch)
+    except (ConnectionFailure, NoSnapshotRead):
+        return None
+    return TimedDocuments(documents, read_at)

@@ -14,7 +14,8 @@ from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import BatchReader
 from headrace.spark.stream.read_partition import present_partitions, read_partition
-from headrace.spark.timetravel.collection_at_time import NoSnapshotRead, documents_in, key_ranges
+from headrace.spark.timetravel.collection_at_time import documents_in, key_ranges
+from headrace.spark.timetravel.find_at_time import NoSnapshotRead
 from headrace.values.bson import decode
 
 Db = Database[dict[str, Any]]
