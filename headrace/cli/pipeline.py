@@ -189,7 +189,7 @@ def _reset(job: Job, arguments: argparse.Namespace) -> int:
     from headrace.spark.jobs.runner import JobRunning, reset_job
 
     try:
-        removed = reset_job(job, data=arguments.data).removed
+        removed = reset_job(job, data=arguments.data)
     except JobRunning as error:
         return _fail(str(error), EXIT_RUNNING)
     _say(f"removed {', '.join(removed)}" if removed else "nothing to remove")

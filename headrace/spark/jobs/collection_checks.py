@@ -26,8 +26,8 @@ from headrace.spark.mongodb.collection_identity import (
     replaced_message,
 )
 from headrace.spark.mongodb.collection_selection import Namespace, namespace_of, text_of
-from headrace.spark.mongodb.listed_collections import KINDS, list_collections
-from headrace.spark.mongodb.mongodb_stream import MongoDBStream, client_of
+from headrace.spark.mongodb.listed_collections import KINDS, list_collections, listed
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.table_owner import TableOwner
@@ -66,19 +66,16 @@ def check_collection(job: Job, options: SourceOptions) -> None:
     if not options.collection:
         _check_named(options, folds=job.folds)
         return
-    assert options.database
-    database = client_of(options.uri)[options.database]
     try:
-        listed = list(database.list_collections(filter={"name": options.collection}))
+        each = [one for _, one in listed(options)]
     except OperationFailure:
         return  # unknown without the privilege; the stream itself raises if it may not read
-    if not listed:
+    if not each:
         return
     name = f"{options.database}.{options.collection}"
-    if listed[0].get("type") in KINDS:
-        kind = KINDS[listed[0]["type"]]
+    if kind := KINDS.get(each[0].get("type", "")):
         raise JobError(f"{name} is {kind}, which has no change stream: read the collection that it is made of")
-    if listed[0].get("options", {}).get("capped") and job.folds:
+    if each[0].get("options", {}).get("capped") and job.folds:
         kinds = ", ".join(sink.kind for sink in job.sinks if sink.folds)
         raise JobError(
             f"{kinds}: {name} is a capped collection; what it pushes out is in no event, and would stay in the copy. "

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,7 +15,6 @@ from headrace.errors import CommandError
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import reports_failures, stages_again
 from headrace.spark.jobs.job_tables import JobTable, tables_of
-from headrace.spark.mongodb.collection_selection import Namespace
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.pipelines.evaluate import FAILED
 from headrace.spark.pipelines.refusals import StageRefused
@@ -51,20 +49,14 @@ def with_dead_letters(job: Job, sinks: list[Sink]) -> list[Sink]:
             sink = DeadLetterSink(sink, letters, str(options), clock.now_ms)
         return StageFailuresSink(sink, letters, str(options), clock.now_ms) if reports_failures(job) else sink
 
-    for options, sink in zip(job.sinks, sinks, strict=True):
-        if isinstance(sink, CollectionsSink):
-            sink.guard = partial(_guarded_collection, guarded, options)
-    return [
-        sink if isinstance(sink, CollectionsSink) else guarded(options, sink)
-        for options, sink in zip(job.sinks, sinks, strict=True)
-    ]
+    def with_letters(options: SinkOptions, sink: Sink) -> Sink:
+        if not isinstance(sink, CollectionsSink):
+            return guarded(options, sink)
+        # The name of a collection's sink in the dead letters has the path of its own table.
+        sink.guard = lambda name, one: guarded(options.of_collection(name), one)
+        return sink
 
-
-def _guarded_collection(
-    guarded: Callable[[SinkOptions, Sink], Sink], options: SinkOptions, name: Namespace, sink: Sink
-) -> Sink:
-    """Return the wrapped sink of one collection; its name in the dead letters has the path of its own table."""
-    return guarded(options.of_collection(name), sink)
+    return list(map(with_letters, job.sinks, sinks))
 
 
 def dead_letter_locations(job: Job) -> list[TableLocation]:
@@ -81,10 +73,9 @@ def replay(job: Job) -> Iterator[str]:
     if not job.deadletter:
         yield "the job has no dead letters: errors = 'deadletter' is not set"
         return
-    if any(sink.in_catalog for sink in job.sinks):
-        from headrace.spark.jobs.runner import job_session
+    from headrace.spark.jobs.runner import start_for_catalogs
 
-        job_session(job)
+    start_for_catalogs(job)
     letters = DeadLetters(job.deadletter, job.deadletter_max)
     for table in tables_of(job):
         sink = table.sink

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 
@@ -23,9 +24,11 @@ class JobUpkeep:
         self._clock = SystemClock()
         self._name = job.name
         self._job = job
+        self._tables: dict[str, TableUpkeep] = {}
+        self._due: dict[str, float] = {}
+        """The time of the next upkeep of each table, by its location."""
         # Spark need not run yet. Tables of several collections in its catalogs are added later.
-        self._tables = _upkeep_of(job, with_spark=False)
-        self._due = [self._next(table) for table in self._tables]
+        self._take_up_new(with_spark=False)
         # With several collections, tables may be added later.
         self._grows = any(sink.per_collection and sink.upkeep for sink in job.sinks)
         self._look_due = self._clock.monotonic_ms() + limits.TABLE_LOOK_SECONDS * 1000
@@ -33,34 +36,30 @@ class JobUpkeep:
     @property
     def is_due(self) -> bool:
         """Whether a table is due."""
-        self._look()
-        return bool(self._due) and min(self._due) <= self._clock.monotonic_ms()
-
-    def _look(self) -> None:
-        """Add the tables that were created since the last look."""
-        if self._look_due <= self._clock.monotonic_ms():
+        if self._grows and self._look_due <= self._clock.monotonic_ms():
             self._look_due = self._clock.monotonic_ms() + limits.TABLE_LOOK_SECONDS * 1000
-            self._take_up_new()
+            self._take_up_new(with_spark=True)
+        return min(self._due.values(), default=math.inf) <= self._clock.monotonic_ms()
 
-    def _take_up_new(self) -> None:
-        if self._grows:
-            known = {str(table.location) for table in self._tables}
-            new = [table for table in _upkeep_of(self._job, with_spark=True) if str(table.location) not in known]
-            self._tables += new
-            self._due += [self._next(table) for table in new]
+    def _take_up_new(self, *, with_spark: bool) -> None:
+        """Add the tables that were created since the last look."""
+        for table in _upkeep_of(self._job, with_spark=with_spark):
+            if (name := str(table.location)) not in self._tables:
+                self._tables[name], self._due[name] = table, self._next(table)
 
     def run_due(self, report: Callable[[str], None], stop: threading.Event, writing: threading.Lock) -> None:
         """Run the upkeep of each table that is due, while no batch is being written."""
-        for number, table in enumerate(self._tables):
-            if self._due[number] <= self._clock.monotonic_ms() and not stop.is_set():
+        for name, table in self._tables.items():
+            if self._due[name] <= self._clock.monotonic_ms() and not stop.is_set():
                 with writing:
                     self._run(table, report, stop)
-                self._due[number] = self._next(table)
+                self._due[name] = self._next(table)
 
     def run_all(self, report: Callable[[str], None], stop: threading.Event) -> None:
         """Run the upkeep of all tables, including new ones, at the end of a job that has caught up."""
-        self._take_up_new()
-        for table in self._tables:
+        if self._grows:
+            self._take_up_new(with_spark=True)
+        for table in self._tables.values():
             self._run(table, report, stop)
 
     def _run(self, table: TableUpkeep, report: Callable[[str], None], stop: threading.Event) -> None:

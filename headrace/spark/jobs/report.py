@@ -14,7 +14,7 @@ from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_record import read_record
 from headrace.spark.jobs.job_stages import explained, spark_stages
 from headrace.spark.jobs.job_tables import JobTable, missing_tables, tables_of
-from headrace.spark.jobs.runner import JobRunning, job_lock, job_session, source_options
+from headrace.spark.jobs.runner import JobRunning, job_lock, source_options, start_for_catalogs
 from headrace.spark.jobs.sink_states import answering, sink_state, sink_states
 from headrace.spark.jobs.start_checks import CheckedJob, check_there, gone_message, new_record
 from headrace.spark.masks.mask import Mask
@@ -41,12 +41,6 @@ _POLICIES: Final = {
     "follow": "a drop or a rename is followed",
     "keep": "a drop or a rename is ignored",
 }
-
-
-def _start_for_catalogs(job: Job) -> None:
-    """Start Spark with the job's settings if a sink is a table that only Spark can read."""
-    if any(sink.in_catalog for sink in job.sinks):
-        job_session(job)
 
 
 def explain_lines(job: Job) -> Iterator[str]:
@@ -83,11 +77,11 @@ def verify_job(job: Job, counted: Counted = ignored) -> Iterator[SinkVerificatio
 
     Raise pymongo's errors for requests that the server refuses, and ServerUnreachable after some seconds.
     """
-    with answering(job.options):
+    with answering(f"at {job.options.addresses}"):
         for one in job.options.servers:
             client_of(one.uri).admin.command("ping")
     options = parse_options(source_options(job))
-    _start_for_catalogs(job)
+    start_for_catalogs(job)
     checkpoint, record = read_checkpoint(job.checkpoint), read_record(job.checkpoint)
     checked = CheckedJob(job, record or new_record(job, sink_states(job, with_spark=True)), checkpoint, ())
     offsets = collections_offsets(checkpoint.offset)
@@ -151,7 +145,8 @@ def _compared(
     database, collection = namespace_of(name) if name else (options.database, options.collection)
     if _is_empty(opened):
         return SinkVerification(str(sink), None, "nothing yet: the job has committed nothing to it")
-    masks = _masks(options, opened)
+    servers = {server_name(one.uri) if options.others else "": one.uri for one in options.servers}
+    tables: list[ReadMirror | None] = []
     if isinstance(opened, LogSink):
         if spark_stages(job) or options.reader:
             return SinkVerification(
@@ -162,17 +157,24 @@ def _compared(
         whole = opened.log.progress().ended and options.documents == "extjson" and not options.columns
         if log.compared or not (database and collection) or options.others or not whole:
             return SinkVerification(str(sink), log.equal if log.compared else None, str(log))
-        table: ReadMirror | None = snapshot_of(opened.log)
-    elif options.others:
-        of_one = replace(options, database=database, collection=collection)
-        return _verified_of_servers(sink, opened, of_one, masks, reached if name else {}, counted)
+        tables = [snapshot_of(opened.log)]
     else:
-        table = _mirror_of(opened)
-    if table is None or not (database and collection):
-        return SinkVerification(str(sink), None, "cannot be compared")
-    table = at_position(table, reached.get("", "")) if name else table
-    comparison = compare_table(options.uri, database, collection, table, masks, counted)
-    return SinkVerification(str(sink), comparison.equal, str(comparison))
+        tables = [_mirror_of(opened, server) for server in servers]
+    equal, texts, masks = True, [], _masks(options, opened)
+    for (server, uri), table in zip(servers.items(), tables, strict=True):
+        if table is None or not (database and collection):
+            return SinkVerification(str(sink), None, "cannot be compared")
+        if server and not table.state().token:
+            # The table of one of several collections may have no row of a server.
+            if name and client_of(uri)[database][collection].find_one() is None:
+                continue
+            return SinkVerification(str(sink), None, f"nothing yet of {server}")
+        # A table of one of several collections has every event up to `reached`.
+        table = at_position(table, reached.get(server, "")) if name else table
+        comparison = compare_table(uri, database, collection, table, masks, counted)
+        equal &= comparison.equal
+        texts.append(f"{server}: {comparison}" if server else str(comparison))
+    return SinkVerification(str(sink), equal, "; ".join(texts))
 
 
 def _verified_copies(
@@ -205,35 +207,6 @@ def _verified_copies(
 
 def _masks(options: SourceOptions, opened: Any) -> list[Mask]:
     return [mask for mask in (options.mask, getattr(opened, "omit", None)) if mask]
-
-
-def _verified_of_servers(
-    sink: SinkOptions,
-    opened: Any,
-    options: SourceOptions,
-    masks: list[Mask],
-    reached: Mapping[str, str],
-    counted: Counted,
-) -> SinkVerification:
-    """Compare the rows of each server in a mirror or a history with its collection, at a token of that server.
-
-    The table of one of several collections has every event up to `reached`, and may have no row of a server.
-    """
-    equal, texts = True, []
-    for one in options.servers:
-        name = server_name(one.uri)
-        table = _mirror_of(opened, name)
-        if table is None or not (one.database and one.collection):
-            return SinkVerification(str(sink), None, "cannot be compared")
-        if not table.state().token:
-            if name in reached and client_of(one.uri)[one.database][one.collection].find_one() is None:
-                continue
-            return SinkVerification(str(sink), None, f"nothing yet of {name}")
-        table = at_position(table, reached[name]) if name in reached else table
-        comparison = compare_table(one.uri, one.database, one.collection, table, masks, counted)
-        equal &= comparison.equal
-        texts.append(f"{name}: {comparison}")
-    return SinkVerification(str(sink), equal, "; ".join(texts))
 
 
 def _is_empty(sink: Any) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.clock import SystemClock
-from headrace.spark.errors import error_line
 from headrace.spark.jobs.alerts import LagWatch
 from headrace.spark.jobs.collection_figures import TableLooks
 from headrace.spark.jobs.job_file import Job
@@ -23,7 +22,8 @@ class RunReports:
     def __init__(self, job: Job, metrics: JobMetrics, report: Callable[[str], None]) -> None:
         self._job = job
         self._metrics = metrics
-        self._report = report
+        self.line = report
+        """Reports a line unchanged."""
         self._tables = TableLooks(job, metrics)
         self._clock = SystemClock()
         self._started_ms = self._clock.now_ms()
@@ -35,15 +35,11 @@ class RunReports:
 
     def say(self, line: str) -> None:
         """Report a line that begins with the job's name."""
-        self._report(f"{self._job.name}: {line}")
-
-    def line(self, text: str) -> None:
-        """Report a line unchanged."""
-        self._report(text)
+        self.line(f"{self._job.name}: {line}")
 
     def look(self) -> None:
         """Report the present figures: a line, the state, and an alert if the job has become late."""
-        self._report(self._metrics.line())
+        self.line(self._metrics.line())
         self._watch.look(self._metrics)
         self.save()
 
@@ -55,16 +51,12 @@ class RunReports:
         self.look()
 
     def save(self, error: str = "") -> None:
-        """Write the state."""
+        """Write the state, with the error that ended the run if there is one."""
         state = state_of(
             self._metrics, started_ms=self._started_ms, now_ms=self._clock.now_ms(), error=error,
             alerted=self._watch.late,
         )  # fmt: skip
         write_state(self._job.checkpoint, state)
-
-    def failed(self, error: Exception) -> None:
-        """Record that the run ended with this error."""
-        self.save(error_line(error))
 
     def close(self) -> None:
         """Wait for the command of an alert, which has a time limit."""

@@ -13,12 +13,12 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.clock import SystemClock
+from headrace.spark.errors import error_line
 from headrace.spark.jobs.checkpoint import ServerPosition, planned_ends, read_checkpoint
 from headrace.spark.jobs.collection_checks import SeenCollections
 from headrace.spark.jobs.dead_letter_jobs import dead_letter_locations, with_dead_letters
@@ -96,7 +96,7 @@ def run_job(
             while not _run_once(job, metrics, stop, reports, session, listener):
                 reports.say("a server has another history; beginning again with a snapshot")
         except Exception as error:
-            reports.failed(error)
+            reports.save(error_line(error))
             raise
         finally:
             reports.close()
@@ -424,6 +424,12 @@ def job_session(job: Job) -> SparkSession:
     return get_session(app=f"headrace {job.name}", **settings)
 
 
+def start_for_catalogs(job: Job) -> None:
+    """Start Spark with the job's settings if a sink is a table that only Spark can read."""
+    if any(sink.in_catalog for sink in job.sinks):
+        job_session(job)
+
+
 @contextmanager
 def job_lock(job: Job, wait_ms: float = _LOCK_WAIT_MS) -> Iterator[None]:
     """Hold the job's lock, which the kernel releases with the process. Raise JobRunning if another process has it.
@@ -487,17 +493,11 @@ def _locked_by(job: Job) -> tuple[str, str]:
     return process.strip(), name.strip()
 
 
-@dataclass(frozen=True, slots=True)
-class ResetResult:
-    """The paths and URLs that `reset_job` removed."""
-
-    removed: tuple[str, ...]
-
-
-def reset_job(job: Job, *, data: bool = False) -> ResetResult:
+def reset_job(job: Job, *, data: bool = False) -> tuple[str, ...]:
     """Forget the job's position; with `data` also remove the sinks' tables (never documents on another server).
 
-    The next run begins at `startingPosition`; sinks whose tables remain skip the rows that they have. Raise JobRunning.
+    Return the paths and URLs that were removed. The next run begins at `startingPosition`; sinks whose tables remain
+    skip the rows that they have. Raise JobRunning.
     """
     locations = [location_of(job.checkpoint)]
     tables = tables_of(job, with_spark=False)
@@ -505,10 +505,10 @@ def reset_job(job: Job, *, data: bool = False) -> ResetResult:
     locations += dead_letter_locations(job) if data else []
     with job_lock(job):
         record = read_record(job.checkpoint)
-        removed = [location.url for location in locations if location.remove()]
+        removed = tuple(location.url for location in locations if location.remove())
         if data:
             _forget_positions(job, record)
-    return ResetResult(tuple(removed))
+    return removed
 
 
 def _forget_positions(job: Job, record: JobRecord | None) -> None:

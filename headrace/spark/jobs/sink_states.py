@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ from headrace import limits
 from headrace.spark.errors import error_line
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_tables import check_format, tables_of
-from headrace.spark.mongodb.source_options import SourceOptions, server_name
 from headrace.spark.sinks.kafka_options import kafka_options, unreachable
 from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.sinks.sink_options import SinkOptions
@@ -70,7 +69,7 @@ def sink_state(sink: SinkOptions, collection: str = "") -> SinkState:
     """Return the state of one table, as `sink_states` does."""
     check_format(sink)
     _check_brokers(sink)
-    with answering_target(sink):
+    with answering(f"for the sink {sink}"):
         opened = sink.open()
         if isinstance(opened, MirrorSink) and isinstance(opened.table, MongoMirror):
             opened.table.check_rights()
@@ -78,18 +77,9 @@ def sink_state(sink: SinkOptions, collection: str = "") -> SinkState:
     return SinkState(sink, position, TableOwner.of(getattr(position, "owner", "")), collection)
 
 
-def answering(options: SourceOptions) -> AbstractContextManager[None]:
-    """Return a context that raises ServerUnreachable if a server does not answer within some seconds."""
-    return _answering(f"at {', '.join(server_name(one.uri) for one in options.servers)}")
-
-
-def answering_target(sink: SinkOptions) -> AbstractContextManager[None]:
-    """Return a context like `answering` for the target of a sink."""
-    return _answering(f"for the sink {sink}")
-
-
 @contextmanager
-def _answering(where: str) -> Iterator[None]:
+def answering(where: str) -> Iterator[None]:
+    """A context that raises ServerUnreachable if a server does not answer within some seconds; `where` it should."""
     try:
         with pymongo.timeout(limits.START_CHECK_SECONDS_MAX):
             yield

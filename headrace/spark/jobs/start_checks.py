@@ -19,7 +19,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import uuid4
 
 from pymongo.errors import OperationFailure
@@ -33,8 +33,8 @@ from headrace.spark.jobs.job_record import JobRecord, read_record, write_record
 from headrace.spark.jobs.job_stages import document_maker, pipeline_text
 from headrace.spark.jobs.job_tables import is_table_of, missing_tables, table_name
 from headrace.spark.jobs.machine_checks import address_problems, check_stores, machine_problems
-from headrace.spark.jobs.sink_states import SinkState, answering, answering_target, sink_state, sink_states
-from headrace.spark.mongodb.collection_selection import Namespace, namespace_of
+from headrace.spark.jobs.sink_states import SinkState, answering, sink_state, sink_states
+from headrace.spark.mongodb.collection_selection import namespace_of
 from headrace.spark.mongodb.connection_strings import resolved
 from headrace.spark.mongodb.listed_collections import read_collections
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost, client_of
@@ -48,9 +48,9 @@ from headrace.spark.mongodb.server_history import (
 )
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.rows.tokens import Token
+from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.mongodb_sink import PerCollectionSink
 from headrace.spark.sinks.sink_options import SinkOptions
-from headrace.spark.source.options import parse_options
 from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.mirror_table import TableGone
 from headrace.spark.tables.mongodb.mongodb_mirror import only_reading
@@ -127,12 +127,14 @@ def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
         if not state.collection:
             _check_servers(checked, state)
             _check_stream(state, options)
-    _check_all_there(checked, with_spark=with_spark)
+    if checkpoint.committed >= 0:
+        for name in missing_tables(job, record.begun, with_spark=with_spark):
+            raise TableGone(gone_message(name, job.checkpoint))
     checked = _with_sinks(checked, with_spark=with_spark)
-    with answering(options):
+    with answering(f"at {options.addresses}"):
         for one in options.servers:
             check_collection(job, one)
-        histories = {server_name(one.uri): server_history(client_of(one.uri)).id for one in options.servers}
+        histories = {server_name(one.uri): server_history(client_of(one.uri)) for one in options.servers}
         _check_distinct(job, histories)
         checked = replace(checked, record=replace(checked.record, histories=_merged(record.histories, histories)))
         if checkpoint.planned >= 0:
@@ -143,7 +145,9 @@ def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
         _check_streams(checked)
     _check_targets(checked)
     # Not under the timeout: pymongo would send it to the server as the time to wait for an event.
-    checked = _with_collections(checked)
+    owners = [state.owner for state in sinks if state.owner and state.sink.folds and state.exists]
+    record, notices = with_collections(options, checked.record, owners, planned=checkpoint.planned >= 0)
+    checked = replace(checked, record=record, notices=notices)
     if checkpoint.planned < 0:
         _check_beginnings(checked)
     begun = {table_name(state.sink) for state in sinks if state.exists} | set(record.begun)
@@ -280,16 +284,9 @@ def _begin_again(job: Job, error: Exception, *, with_spark: bool) -> CheckedJob:
     return check_job(job, with_spark=with_spark)
 
 
-class SinkOfCollections(Protocol):
-    """A sink of several collections that reports which of them it has committed to."""
-
-    def take_committed(self) -> dict[Namespace, bool]:
-        """Return the collections committed to since the last call, and whether each was dropped or renamed."""
-
-
 def noted(
-    job: Job, record: JobRecord, seen: SeenCollections, sinks: Iterable[tuple[SinkOptions, SinkOfCollections]],
-    ends: Iterable[ServerPosition],
+    job: Job, record: JobRecord, seen: SeenCollections,
+    sinks: Iterable[tuple[SinkOptions, CollectionsSink | PerCollectionSink]], ends: Iterable[ServerPosition],
 ) -> JobRecord:  # fmt: skip
     """Store and return the record after a batch that ends at `ends`, with its new tables and new collections."""
     taken = [(options, sink.take_committed()) for options, sink in sinks]
@@ -323,9 +320,9 @@ def _check_targets(checked: CheckedJob) -> None:
     for sink in job.sinks:
         opened = sink.open() if sink.kind == "mongodb" else None
         if isinstance(opened, PerCollectionSink):
-            with answering(job.options):
+            with answering(f"at {job.options.addresses}"):
                 names = list(read_collections(job.options))
-            with answering_target(sink), only_reading():
+            with answering(f"for the sink {sink}"), only_reading():
                 opened.check_rights(names)
                 reached = [opened.reached(name) for name in begun]
                 if reached and not any(reached):
@@ -369,14 +366,6 @@ def _check_servers(checked: CheckedJob, state: SinkState) -> None:
             has_several=bool(position.servers), has_rows=bool(position.token),
             reads_several=bool(checked.job.options.others), table=state.sink,
         )  # fmt: skip
-
-
-def _check_all_there(checked: CheckedJob, *, with_spark: bool) -> None:
-    """Raise TableGone if a table of one of several collections is missing."""
-    if checked.checkpoint.committed < 0:
-        return
-    for name in missing_tables(checked.job, checked.record.begun, with_spark=with_spark):
-        raise TableGone(gone_message(name, checked.job.checkpoint))
 
 
 def gone_message(sink: str, checkpoint: Path) -> str:
@@ -424,7 +413,7 @@ def _check_distinct(job: Job, histories: dict[str, str]) -> None:
         by_history[history] = name
     for sink in job.sinks:
         if sink.kind == "mongodb" and _may_follow_itself(job.options, sink):
-            history = server_history(client_of(resolved(str(sink.options["uri"])))).id
+            history = server_history(client_of(resolved(str(sink.options["uri"]))))
             if history and history in by_history:
                 raise JobError(f"the sink {sink} would write into the source itself, {by_history[history]}")
 
@@ -455,17 +444,9 @@ def _check_history(checked: CheckedJob, now: dict[str, str], before: Any) -> Non
                 raise HistoryChanged(changed_message(name, each[name], history))
 
 
-def _with_collections(checked: CheckedJob) -> CheckedJob:
-    """Record which collections the job reads from now on; see `with_collections`."""
-    owners = [state.owner for state in checked.sinks if state.owner and state.sink.folds and state.exists]
-    options, planned = parse_options(checked.job.source), checked.checkpoint.planned >= 0
-    record, notices = with_collections(options, checked.record, owners, planned=planned)
-    return replace(checked, record=record, notices=notices)
-
-
 def _check_positions(checked: CheckedJob) -> None:
     """Raise PositionLost if the checkpoint's position, or a table's last event, is not in the server's history."""
-    options = parse_options(checked.job.source)
+    options = checked.job.options
     positions = {position.server: position.token for position in server_positions(checked.checkpoint.offset)}
     for one in options.servers:
         name = server_name(one.uri) if options.others else ""
@@ -491,7 +472,8 @@ def _check_order(checked: CheckedJob, now: dict[str, str]) -> None:
         ]  # fmt: skip
         if not other:
             if options.start.kind == "snapshot":
-                _wait_for_each(options, state)
+                for one, token in _tokens_of(options, state):
+                    _wait_if_behind(MongoDBStream(one), token)
             continue
         assert state.owner is not None
         if options.start.kind != "snapshot" and not checked.record.snapshot:
@@ -506,7 +488,7 @@ def _check_order(checked: CheckedJob, now: dict[str, str]) -> None:
 
 def _check_beginnings(checked: CheckedJob) -> None:
     """Check each table of state of a job that begins, as `check_beginning` does."""
-    options = parse_options(checked.job.source)
+    options = checked.job.options
     if options.start.kind == "snapshot" or checked.record.snapshot:
         return
     for state in checked.sinks:
@@ -514,11 +496,6 @@ def _check_beginnings(checked: CheckedJob) -> None:
             for one in options.servers:
                 token = _token_of(state, server_name(one.uri) if options.others else "")
                 check_beginning(one, token, state.sink)
-
-
-def _wait_for_each(options: SourceOptions, state: SinkState) -> None:
-    for one, token in _tokens_of(options, state):
-        _wait_if_behind(MongoDBStream(one), token)
 
 
 def _tokens_of(options: SourceOptions, state: SinkState) -> Iterator[tuple[SourceOptions, Token]]:

@@ -25,7 +25,7 @@ from headrace.spark.jobs.job_tables import TableFiles, table_files, tables_of
 from headrace.spark.jobs.lag import Lag, lag_of
 from headrace.spark.jobs.metrics import snapshot_text
 from headrace.spark.jobs.run_state import ENDED, RunState, read_state
-from headrace.spark.jobs.runner import job_session, running_process
+from headrace.spark.jobs.runner import running_process, start_for_catalogs
 from headrace.spark.mongodb.mongodb_stream import PositionLost
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.sink_options import SinkOptions
@@ -146,8 +146,7 @@ def job_status(job: Job, *, lag_seconds_max: float | None = None) -> JobStatus:
         late = lag.seconds > lag_seconds_max
     else:
         late = bool(lag and job.on_lag and job.on_lag.is_late(lag.seconds, lag.event_count))
-    if any(sink.in_catalog for sink in job.sinks):
-        job_session(job)
+    start_for_catalogs(job)
     sinks = tuple(_sink_status(table.sink) for table in tables_of(job))
     if mask := job.options.mask:
         shown = (Token(mask.token(position.token.text)) for position in positions)
@@ -156,11 +155,6 @@ def job_status(job: Job, *, lag_seconds_max: float | None = None) -> JobStatus:
         job.name, process, checkpoint.committed, checkpoint.planned, positions, lag, problem, late,
         read_state(job.checkpoint), sinks, collection_states(job, checkpoint),
     )  # fmt: skip
-
-
-def status_lines(job: Job) -> Iterator[str]:
-    """Yield the lines of the status, for people."""
-    yield from lines_of(job_status(job))
 
 
 def lines_of(status: JobStatus) -> Iterator[str]:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from pymongo.errors import PyMongoError
 
-from headrace.spark.mongodb.mongodb_stream import client_of
+from headrace.spark.mongodb.listed_collections import listed
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.sinks.contract import Sink
 from headrace.spark.tables.typed.table_schema import TableSchema
-
-_JSON_SCHEMA: Final = "$jsonSchema"
 
 
 def set_validators(sinks: list[Sink], options: SourceOptions) -> None:
     """Give the collection's validator to each sink that infers a schema, if the source has one collection."""
     schemas = [schema for sink in sinks if (schema := schema_of_sink(sink)) is not None]
     if schemas and options.database and options.collection:
-        validator = _validator(options, options.database, options.collection)
+        validator = _validator(options)
         for schema in schemas:
             schema.validator = validator
 
@@ -31,12 +29,11 @@ def schema_of_sink(sink: Sink) -> TableSchema | None:
     return schema if isinstance(schema, TableSchema) else None
 
 
-def _validator(options: SourceOptions, database: str, collection: str) -> Mapping[str, Any]:
+def _validator(options: SourceOptions) -> Mapping[str, Any]:
     """Return the collection's `$jsonSchema`; empty if it has none, or if the user may not read it."""
     try:
-        listed = list(client_of(options.uri)[database].list_collections(filter={"name": collection}))
+        validators = [one.get("options", {}).get("validator", {}) for _, one in listed(options)]
     except PyMongoError:
         return {}
-    validator = listed[0].get("options", {}).get("validator", {}) if listed else {}
-    schema = validator.get(_JSON_SCHEMA, {})
+    schema = validators[0].get("$jsonSchema", {}) if validators else {}
     return schema if isinstance(schema, Mapping) else {}

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from pymongo.errors import OperationFailure
-
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, client_of
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
@@ -17,8 +15,7 @@ _KIND: Final = ({"$project": {"operationType": 1}},)
 def begins_with_creation(options: SourceOptions, start: Token) -> bool:
     """Whether the collection's first event from `start` on is its creation, or the collection has no document yet.
 
-    Look at one event of one server; return False if the server does not report creations (MongoDB before 6.0). Raise
-    PositionLost, and pymongo's errors.
+    Look at one event of one server. Raise PositionLost, and pymongo's errors.
     """
     assert options.database
     assert options.collection
@@ -26,11 +23,7 @@ def begins_with_creation(options: SourceOptions, start: Token) -> bool:
     mongodb = MongoDBStream(replace(options, pipeline=(), reader=(), stream={"showExpandedEvents": True}))
     empty = client_of(options.uri)[options.database][options.collection].find_one(projection={"_id": 1}) is None
     now = mongodb.now()
-    try:
-        cursor = mongodb.open(StreamPosition("token", token=start), stages=_KIND, batch_rows=1)
-    except OperationFailure:
-        return False
-    with cursor:
+    with mongodb.open(StreamPosition("token", token=start), stages=_KIND, batch_rows=1) as cursor:
         while not cursor.covers(now) and not cursor.closed:
             for event in cursor.next_batch(wait_ms=20):
                 return bool(event["operationType"] == "create")

@@ -9,12 +9,13 @@ drop.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from pymongo.errors import OperationFailure
 
 from headrace.spark.mongodb.collection_selection import Namespace, text_of
-from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost, client_of
+from headrace.spark.mongodb.listed_collections import listed
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.server_history import HistoryChanged
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
@@ -42,20 +43,11 @@ def collection_uuids(options: SourceOptions) -> dict[str, str] | None:
     """
     if not options.several and not (options.database and options.collection):
         return None
-    client = client_of(options.uri)
-    named = {} if options.collection is None else {"name": options.collection}
-    uuids = {}
     try:
-        databases = client.list_database_names() if options.database is None else [options.database]
-        for database in databases:
-            for listed in client[database].list_collections(filter=named):
-                namespace = database, listed["name"]
-                uuid: Any = listed.get("info", {}).get("uuid")
-                if uuid is not None and (options.collection is not None or options.selection.matches(namespace)):
-                    uuids[text_of(namespace)] = bytes(uuid).hex()
+        uuids = {text_of(name): one.get("info", {}).get("uuid") for name, one in listed(options)}
     except OperationFailure:
         return None
-    return uuids
+    return {name: bytes(uuid).hex() for name, uuid in uuids.items() if uuid is not None}
 
 
 def ended_collections(options: SourceOptions, start: StreamPosition) -> set[str] | None:

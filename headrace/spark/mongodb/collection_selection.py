@@ -24,7 +24,7 @@ Namespace = tuple[str, str]
 _INTERNAL: Final = re.compile(
     r"system\.|headrace\.(positions|redo|tokens)$|tmp\.(agg_out|mr)\.|tmp.{5}\.renameCollection$", re.DOTALL
 )
-_DATABASES: Final = frozenset({"admin", "config", "local"})
+DATABASES: Final = frozenset({"admin", "config", "local"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def text_of(namespace: Namespace) -> str:
 @lru_cache(maxsize=4096)
 def _matches(selection: CollectionSelection, namespace: Namespace) -> bool:
     database, collection = namespace
-    if selection.database not in {None, database} or database in _DATABASES or _INTERNAL.match(collection):
+    if selection.database not in {None, database} or database in DATABASES or _INTERNAL.match(collection):
         return False
     return not selection.patterns or any(
         re.fullmatch(into_database, database, re.DOTALL) and re.fullmatch(into_collection, collection, re.DOTALL)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pymongo.errors import OperationFailure
 
-from headrace.spark.mongodb.collection_selection import Namespace, namespace_of, text_of
+from headrace.spark.mongodb.collection_selection import DATABASES, Namespace, namespace_of, text_of
 from headrace.spark.mongodb.mongodb_stream import client_of
 from headrace.spark.mongodb.source_options import SourceOptions
 
@@ -27,19 +27,23 @@ class ListedCollections:
 
 def list_collections(options: SourceOptions) -> ListedCollections:
     """Return the collections that the options select. Raise pymongo's errors."""
-    client, selection = client_of(options.uri), options.selection
-    databases = client.list_database_names() if options.database is None else [options.database]
-    names, refused = [], {}
-    for database in databases:
-        if database in {"admin", "config", "local"}:
+    reasons = {text_of(name): refusal(one, options) for name, one in listed(options)}
+    refused = {name: reason for name, reason in reasons.items() if reason}
+    return ListedCollections(tuple(sorted(reasons.keys() - refused.keys())), refused)
+
+
+def listed(options: SourceOptions) -> Iterator[tuple[Namespace, Mapping[str, Any]]]:
+    """Yield the collections of one server that the options select or name, as `listCollections` reports them.
+
+    Raise pymongo's errors.
+    """
+    client, named = client_of(options.uri), {} if options.collection is None else {"name": options.collection}
+    for database in client.list_database_names() if options.database is None else [options.database]:
+        if options.database is None and database in DATABASES:
             continue
-        for one in client[database].list_collections():
-            if selection.matches((database, one["name"])):
-                name = text_of((database, one["name"]))
-                names.append(name)
-                if reason := refusal(one, options):
-                    refused[name] = reason
-    return ListedCollections(tuple(sorted(name for name in names if name not in refused)), refused)
+        for one in client[database].list_collections(filter=named):
+            if options.collection is not None or options.selection.matches((database, one["name"])):
+                yield (database, one["name"]), one
 
 
 def read_collections(options: SourceOptions) -> Iterator[Namespace]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from bson import Timestamp
@@ -41,20 +41,13 @@ class HistoryChanged(RuntimeError):
     """A server has another history than the one that was read: another data directory, or another server."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerHistory:
-    """A server's history. `id` is empty if it cannot be read; `set_name` is empty for a sharded cluster."""
+def server_history(client: Client) -> str:
+    """Return the id of the history of the server that the client reaches; empty if it cannot be read.
 
-    set_name: str
-    id: str
-
-
-def server_history(client: Client) -> ServerHistory:
-    """Return the history of the server that the client reaches. Raise pymongo's errors if it does not answer."""
-    hello = client.admin.command("hello")
-    if hello.get("msg") == _ROUTER:
-        return ServerHistory("", _cluster_id(client))
-    return ServerHistory(str(hello.get("setName", "")), _replica_set_id(client))
+    Raise pymongo's errors if the server does not answer.
+    """
+    is_router = client.admin.command("hello").get("msg") == _ROUTER
+    return _cluster_id(client) if is_router else _replica_set_id(client)
 
 
 def _replica_set_id(client: Client) -> str:
@@ -93,7 +86,7 @@ def _check(options: SourceOptions) -> None:
     name = (options.uri, os.getpid())
     known, history = _CHECKED.get(name, ("", ""))
     if not process or known != process:
-        history = server_history(client).id
+        history = server_history(client)
         _CHECKED[name] = (process, history)
     if history and history != options.history:
         raise HistoryChanged(changed_message(server_name(options.uri), options.history, history))

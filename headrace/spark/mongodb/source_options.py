@@ -94,6 +94,11 @@ class SourceOptions:
         )
 
     @property
+    def addresses(self) -> str:
+        """The servers' names, for messages."""
+        return ", ".join(server_name(one.uri) for one in self.servers)
+
+    @property
     def history(self) -> str:
         """The id that the first server's replica set must have; empty: any."""
         return self.histories[0] if self.histories else ""

@@ -86,13 +86,12 @@ class JvmFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Jvm:
-    """A running JVM: the port and secret of its gateway, and a scratch directory, locked while in use."""
+    """A running JVM: the port and secret of its gateway, and a scratch directory."""
 
     process: subprocess.Popen[bytes]
     port: int
     secret: str
     scratch: Path
-    lock: IO[str]
 
 
 def launch(
@@ -105,7 +104,7 @@ def launch(
     the JVM starts. Raise JavaMissing or JvmFailed.
     """
     java = java or find_java()
-    scratch, lock = _scratch()
+    scratch = _scratch()
     (scratch / "log4j2.properties").write_text(_LOGGING.format(level=log_level))
     info = scratch / "connection"
     environ = _environment(scratch, local=conf.get("spark.master", "").startswith("local["))
@@ -120,7 +119,7 @@ def launch(
     if meanwhile:
         meanwhile()
     port, secret = _await_connection(process, info)
-    return Jvm(process, port, secret, scratch, lock)
+    return Jvm(process, port, secret, scratch)
 
 
 def _environment(scratch: Path, *, local: bool) -> dict[str, str]:
@@ -149,8 +148,11 @@ def _environment(scratch: Path, *, local: bool) -> dict[str, str]:
 _HELD: Final[list[IO[str]]] = []
 
 
-def _scratch() -> tuple[Path, IO[str]]:
-    """Make a directory for one session. It is removed at exit, or by a later session if this process is killed."""
+def _scratch() -> Path:
+    """Make a directory for one session, locked while in use.
+
+    It is removed at exit, or by a later session if this process is killed.
+    """
     for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*/lock"):
         if _abandoned(left):
             shutil.rmtree(left.parent, ignore_errors=True)
@@ -163,7 +165,7 @@ def _scratch() -> tuple[Path, IO[str]]:
     lock.write(str(os.getpid()))
     lock.flush()
     _HELD.append(lock)
-    return scratch, lock
+    return scratch
 
 
 def _abandoned(lock: Path) -> bool:

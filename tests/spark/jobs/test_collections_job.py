@@ -28,7 +28,7 @@ from headrace.spark.jobs.metrics_listener import MetricsListener
 from headrace.spark.jobs.report import explain_lines, verify_job
 from headrace.spark.jobs.runner import job_lock, reset_job, source_options
 from headrace.spark.jobs.start_checks import TableGone, begin, check_job, noted
-from headrace.spark.jobs.status import status_lines
+from headrace.spark.jobs.status import job_status, lines_of
 from headrace.spark.mongodb.collection_identity import CollectionReplaced
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.collections_sink import CollectionsSink
@@ -123,7 +123,7 @@ def test_every_table_is_reported_compared_and_reset(server: Any, tmp_path: Path)
             client.shop[name].insert_many([{"_id": key} for key in range(8)])
         client.shop.create_collection("capped", capped=True, size=1000)
         Runs(job).run(1)
-        lines = list(status_lines(job))
+        lines = list(lines_of(job_status(job)))
         assert "collections: 4, 1 of them with a complete snapshot" in lines
         assert "  shop.a: streaming" in lines
         assert any(line.startswith(f"sink history {tmp_path}/history/shop/a: batch 0") for line in lines)
@@ -229,7 +229,7 @@ def test_a_long_name_is_a_collection_like_any_other(server: Any, tmp_path: Path)
         client.shop[name].insert_one({"_id": 2})
         Runs(job).run()
         assert [equal for equal, _ in verified(job)] == [True] * 3
-        assert f"  shop.{name}: streaming" in list(status_lines(job))
+        assert f"  shop.{name}: streaming" in list(lines_of(job_status(job)))
         client.shop[name].drop()
         Runs(job).run()
         assert [equal for equal, _ in verified(job)] == [True] * 3

@@ -255,7 +255,7 @@ def test_only_one_process_runs_a_job_and_a_reset_waits_for_none(tmp_path: Path) 
         with pytest.raises(JobRunning, match="runs in process"):
             reset_job(job)
     assert running_process(job) is None
-    assert reset_job(job).removed == (str(tmp_path / "notes"),)
+    assert reset_job(job) == (str(tmp_path / "notes"),)
     assert (tmp_path / "changes").exists()
 
 

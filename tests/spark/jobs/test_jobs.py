@@ -21,7 +21,7 @@ from headrace.spark.jobs.job_file import Job, parse_job
 from headrace.spark.jobs.metrics import JobMetrics, serve
 from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.runner import _Run, reset_job, run_job
-from headrace.spark.jobs.status import status_lines
+from headrace.spark.jobs.status import job_status, lines_of
 from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.rows.extjson import loads
 from headrace.spark.sinks.contract import BatchReport
@@ -81,7 +81,7 @@ def test_one_job_fills_every_sink_and_goes_on_where_it_was(
     reset_job(job)
     reported: list[str] = []
     run_job(job, session=spark, report=reported.append)
-    (position,) = (line.split()[-1] for line in status_lines(job) if line.startswith("  2"))
+    (position,) = (line.split()[-1] for line in lines_of(job_status(job)) if line.startswith("  2"))
     assert reported[-1].endswith(f"ended at {position}")
     assert [each.equal for each in verify_job(job)] == [True] * 5
     assert list((tmp_path / "parquet" / "_spark_metadata").glob("*.compact"))
@@ -89,7 +89,7 @@ def test_one_job_fills_every_sink_and_goes_on_where_it_was(
     rows = pq.ParquetDataset([str(path) for path in job.sinks[3].open().log.files()]).read()  # type: ignore[attr-defined]
     assert files.count() == rows.num_rows > 100
     assert files.select("token").distinct().count() == len(set(rows.column("token").to_pylist()))
-    assert any("0 events, 0 s" in line for line in status_lines(job))
+    assert any("0 events, 0 s" in line for line in lines_of(job_status(job)))
 
 
 def test_a_job_that_is_stopped_ends_after_a_batch_and_continues_when_run_again(
@@ -337,9 +337,9 @@ def test_the_status_of_a_job_of_several_servers_has_a_line_for_each(spark: Spark
         assert run_job(job, session=spark, report=silent).rows_total == 7
         with MongoClient[dict[str, Any]](two.uri) as client:
             client.d.c.insert_many([{"_id": number} for number in range(10, 15)])
-        reported = list(status_lines(job))
+        reported = list(lines_of(job_status(job)))
         assert [line for line in reported if server_name(one.uri) in line] != []
         assert [line for line in reported if server_name(two.uri) in line] != []
         assert "lag: 5 events" in "\n".join(reported)
         run_job(job, session=spark, report=silent)
-        assert "lag: 0 events" in "\n".join(status_lines(job))
+        assert "lag: 0 events" in "\n".join(lines_of(job_status(job)))

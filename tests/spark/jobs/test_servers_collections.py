@@ -19,7 +19,7 @@ from headrace.spark.jobs.job_tables import tables_of
 from headrace.spark.jobs.metrics import JobMetrics
 from headrace.spark.jobs.metrics_listener import MetricsListener
 from headrace.spark.jobs.start_checks import check_job
-from headrace.spark.jobs.status import status_lines
+from headrace.spark.jobs.status import job_status, lines_of
 from headrace.spark.mongodb.collection_identity import CollectionReplaced
 from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.rows.extjson import dumps
@@ -96,7 +96,7 @@ def test_state_lag_and_identity_are_by_server(servers: list[Any], tmp_path: Path
             for name in names:
                 client.shop[name].insert_many([{"_id": key} for key in range(8)])
         Runs(job).run(1)
-        lines = list(status_lines(job))
+        lines = list(lines_of(job_status(job)))
         waiting = [line for line in lines if line.endswith(": waits for its snapshot")]
         assert waiting == [f"  shop.b: {one}: waits for its snapshot", f"  shop.c: {two}: waits for its snapshot"]
         runs = Runs(job)

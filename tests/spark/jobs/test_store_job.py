@@ -100,7 +100,7 @@ def test_tasks_write_to_a_store_and_what_they_wrote_is_an_archive(tmp_path: Path
         # They are as they were when the archive ended, at the mark behind that entry; the server's would be later.
         assert len(first) == 1 and Token(first.pop()).time <= Timestamp(last.time, last.inc + 1)
 
-        assert reset_job(folded, data=True).removed[1:] == ("s3://tables/shop/mirror", "s3a://tables/shop/history")
+        assert reset_job(folded, data=True)[1:] == ("s3://tables/shop/mirror", "s3a://tables/shop/history")
         assert location_of("s3://tables/shop").names() == ["changes"]
 
 

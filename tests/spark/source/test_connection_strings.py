@@ -22,7 +22,7 @@ from headrace.spark.errors import OptionError, error_line, redacted
 from headrace.spark.jobs.job_file import parse_job
 from headrace.spark.jobs.report import explain_lines, verify_job
 from headrace.spark.jobs.runner import run_job
-from headrace.spark.jobs.status import status_lines
+from headrace.spark.jobs.status import job_status, lines_of
 from headrace.spark.mirror import Mirror
 from headrace.spark.mongodb.connection_strings import resolved
 from headrace.spark.source.options import parse_options
@@ -92,7 +92,7 @@ def test_a_password_is_nowhere_in_the_life_of_a_job(spark: SparkSession, tmp_pat
             run_job(job, session=spark, report=said.append)
             client.shop.orders.insert_one({"_id": 20})
             run_job(job, session=spark, report=said.append)
-            said += status_lines(job)
+            said += lines_of(job_status(job))
             said += [f"{item}" for item in verify_job(job)]
             assert client.copy.orders.count_documents({}) == 21
             frame = spark.read.format("headrace").options(uri=uri, database="shop", collection="orders").load()
