@@ -15,6 +15,7 @@ from headrace.errors import CommandError
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import reports_failures, stages_again
 from headrace.spark.jobs.job_tables import JobTable, tables_of
+from headrace.spark.mongodb.collection_selection import namespace_of
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.pipelines.evaluate import FAILED
 from headrace.spark.pipelines.refusals import StageRefused
@@ -86,7 +87,7 @@ def replay(job: Job) -> Iterator[str]:
 def _documents(job: Job, table: JobTable, letters: DeadLetters) -> Iterator[str]:
     sink, options = table.sink, parse_options(job.source)
     if table.collection:
-        database, collection = table.namespace
+        database, collection = namespace_of(table.collection)
         options = replace(options, database=database, collection=collection, collections=())
     for letter in letters.waiting(str(sink)).values():
         row = json.loads(letter.row)

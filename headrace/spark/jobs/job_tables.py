@@ -37,11 +37,6 @@ class JobTable:
     sink: SinkOptions
     collection: str = ""
 
-    @property
-    def namespace(self) -> Namespace:
-        """The collection's namespace."""
-        return namespace_of(self.collection)
-
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:

@@ -94,9 +94,7 @@ class MakeDocuments:
                 names, arrays = [*names, FAILED], [*arrays, pa.array(reasons, pa.string())]
             yield pa.RecordBatch.from_arrays(arrays, names=names)
 
-    def _cells(
-        self, flow: Flow, batch: pa.RecordBatch, failed: Failures
-    ) -> tuple[list[int], pa.DataType, list[Any]]:
+    def _cells(self, flow: Flow, batch: pa.RecordBatch, failed: Failures) -> tuple[list[int], pa.DataType, list[Any]]:
         """Return the result of the stages for a batch: the row indexes of documents, the column's type, and its values.
 
         The rows on which the stages failed come last, with the documents that the stages were given.

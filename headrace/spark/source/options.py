@@ -179,7 +179,9 @@ def _names(options: Mapping[str, str], name: str, separator: str = ",") -> tuple
     """Return an array of names, from JSON or separated."""
     text = options.get(name.lower(), "").strip()
     try:
-        names = loads_strict(text) if text.startswith("[") else list(filter(None, map(str.strip, text.split(separator))))
+        names = (
+            loads_strict(text) if text.startswith("[") else list(filter(None, map(str.strip, text.split(separator))))
+        )
     except ValueError as error:
         raise OptionError(f"the option {name!r} is not a JSON array: {error}") from None
     if not isinstance(names, list):

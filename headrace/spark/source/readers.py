@@ -28,10 +28,11 @@ from headrace.spark.stream.collections_stream import CollectionsStream
 from headrace.spark.stream.merged_stream import MergedStream, merged_past_partitions, read_merged
 from headrace.spark.stream.partitions import EventRange, MergedRanges, ServerPartition
 from headrace.spark.stream.read_ahead import read_ahead
-from headrace.spark.stream.read_partition import past_partitions, present_partitions, read_partition
+from headrace.spark.stream.read_partition import past_partitions, read_partition
 from headrace.spark.stream.server_stream import Offset, ServerStream
 from headrace.spark.stream.servers_collections import ServersCollectionsStream
 from headrace.spark.timetravel.archive import end_at, resolve
+from headrace.spark.timetravel.collection_at_time import key_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,7 +90,7 @@ class BatchReader(_PartitionReader, DataSourceReader):
         if options.start.kind == "snapshot":
             if options.others or options.several or not options.collection or options.archive:
                 raise OptionError("a batch of a snapshot reads one collection of one server, and no archive")
-            return present_partitions(options)
+            return key_ranges(options, options.partitions)
         if options.others:
             if options.as_of:
                 return merged_past_partitions(options)

@@ -10,7 +10,6 @@ from pyspark.sql.datasource import InputPartition
 
 from headrace.spark.rows.tokens import Token
 from headrace.spark.timetravel.archive_table import ArchivedSnapshot
-from headrace.spark.timetravel.collection_at_time import DocumentRange
 from headrace.spark.timetravel.snapshot import Chunk
 
 
@@ -52,13 +51,6 @@ class ReplacementSnapshot(InputPartition):
     """A complete snapshot in one partition. It replaces a range of pruned events that ended at `token`."""
 
     token: Token
-
-
-@dataclass(frozen=True, slots=True)
-class PresentPartition(InputPartition):
-    """A range of the collection's documents at the time when the batch was planned."""
-
-    range: DocumentRange
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,12 @@ from headrace.spark.stream.partitions import (
     ArchivedPartition,
     EventRange,
     PastPartition,
-    PresentPartition,
     ReplacementSnapshot,
     SnapshotPartition,
 )
 from headrace.spark.timetravel import past_from_archive, past_from_images
 from headrace.spark.timetravel.archive import read_events
-from headrace.spark.timetravel.collection_at_time import documents_in, key_ranges
+from headrace.spark.timetravel.collection_at_time import DocumentRange, documents_in
 from headrace.spark.timetravel.past_from_images import PastUnknown
 from headrace.spark.timetravel.snapshot import Snapshot
 from headrace.values.arrow import EventRow
@@ -61,14 +60,9 @@ def past_partitions(options: SourceOptions, token: Token) -> list[InputPartition
     return [PastPartition(token)]
 
 
-def present_partitions(options: SourceOptions) -> list[InputPartition]:
-    """Return the partitions of the collection as it is now, all at one cluster time. Raise NoSnapshotRead."""
-    return [PresentPartition(each) for each in key_ranges(options, options.partitions)]
-
-
 def _rows(options: SourceOptions, part: InputPartition) -> Iterable[EventRow]:
-    if isinstance(part, PresentPartition):
-        yield from documents_in(options, part.range)
+    if isinstance(part, DocumentRange):
+        yield from documents_in(options, part)
         return
     snapshot = Snapshot(options)
     if isinstance(part, PastPartition):

@@ -15,6 +15,7 @@ from typing import Any
 
 from bson import Timestamp
 from pymongo.collection import Collection
+from pyspark.sql.datasource import InputPartition
 
 from headrace import limits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, client_of
@@ -27,8 +28,8 @@ from headrace.values.bson import decode, encode
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentRange:
-    """The documents with keys from `low` to before `high`, each as BSON of {"_id": key}; an empty bound is open."""
+class DocumentRange(InputPartition):
+    """A partition: the documents with keys from `low` to before `high`. A bound is BSON of {"_id": key}, or empty."""
 
     token: Token
     time: Timestamp
@@ -42,7 +43,7 @@ def key_ranges(options: SourceOptions, count: int) -> list[DocumentRange]:
     Raise NoSnapshotRead.
     """
     collection = _collection(options)
-    keys = {"projection": {"_id": 1}, "limit": 1}
+    keys: dict[str, Any] = {"projection": {"_id": 1}, "limit": 1}
     time, _ = next(batches_at(collection, **keys))
     rows = collection.estimated_document_count()
     count = max(min(count, rows), min(rows // limits.SNAPSHOT_RANGE_ROW_COUNT, limits.SNAPSHOT_RANGE_COUNT_MAX))

@@ -94,6 +94,8 @@ def find_at(
     try:
         for read_at, batch in batches_at(collection, time, filter={"_id": {"$in": keys}}, batchSize=batch_rows):
             documents |= by_key(batch)
+            time = read_at
     except (ConnectionFailure, NoSnapshotRead):
         return None
-    return TimedDocuments(documents, read_at)
+    assert time is not None
+    return TimedDocuments(documents, time)

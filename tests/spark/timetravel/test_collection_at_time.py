@@ -13,7 +13,7 @@ from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import BatchReader
-from headrace.spark.stream.read_partition import present_partitions, read_partition
+from headrace.spark.stream.read_partition import read_partition
 from headrace.spark.timetravel.collection_at_time import documents_in, key_ranges
 from headrace.spark.timetravel.find_at_time import NoSnapshotRead
 from headrace.values.bson import decode
@@ -36,7 +36,7 @@ def test_all_types_of_keys_are_read_once_and_later_writes_do_not_show(uri: str, 
     database.c.insert_many([{"_id": key, "n": 0} for key in KEYS])
     expected = sorted(map(repr, database.c.find()))
     options = SourceOptions(uri, database.name, "c", partitions=partitions)
-    parts = present_partitions(options)
+    parts = key_ranges(options, options.partitions)
     assert len(parts) == min(partitions, len(KEYS))
     database.c.update_many({}, {"$set": {"n": 1}})
     database.c.delete_many({"_id": {"$lt": 20}})
@@ -56,7 +56,7 @@ def test_an_empty_collection_has_no_rows_and_a_large_one_more_ranges(
     from headrace import limits
 
     options = SourceOptions(uri, database.name, "c")
-    (part,) = present_partitions(options)
+    (part,) = key_ranges(options, options.partitions)
     assert read(options, part) == []
     database.c.insert_many([{"_id": number} for number in range(100)])
     monkeypatch.setattr(limits, "SNAPSHOT_RANGE_ROW_COUNT", 10)
