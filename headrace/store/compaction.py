@@ -11,9 +11,9 @@ Rules:
 - Keys are noted before the copy begins. A key that was changed twice is copied after the second change, too: its value
   is read after the commit that has noted it.
 - Open read transactions keep the old file. Its space is freed when the last of them ends.
-- A process that reads beside this one (`lmdb.Beside`) never combines the reader table of one file with the pages of
-  the other. The old table is removed before the file is replaced, and the new table is added afterwards. In between,
-  that process makes a table of its own and learns that the table was replaced.
+- A process that reads beside this one (`lmdb.Beside`) never reads a file that commits go to with the reader table of
+  another file. The table is replaced before the file. A process that has opened the old table and the new file learns
+  that the table was replaced. With the new table and the old file it reads a state that no commit changes any more.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Compaction:
 
     def __init__(self, environment: Environment, spill: SpillFolder, *, size: int) -> None:
         """`size`: bytes that the copy will have. Raises 117 if another compaction is running, 14031 without disk
-        space."""
+        space, and `OSError`."""
         self._environment = environment
         self._folder = environment.path / COPY_FOLDER
         disk = os.statvfs(environment.path)
@@ -62,7 +62,14 @@ class Compaction:
             self._folder.mkdir(mode=0o700)
         except FileExistsError:
             raise CommandError(117, "another compaction has not ended yet") from None
-        self._file = os.open(self._folder / DATA_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            self._file = os.open(self._folder / DATA_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError:
+            self._folder.rmdir()
+            raise
+        with contextlib.suppress(OSError):  # only root may
+            owner = (environment.path / DATA_FILE).stat()
+            os.fchown(self._file, owner.st_uid, owner.st_gid)
         self._copy: DataFileCopy | None = None
         self._thread: OwnThread | None = None
         self._is_working = False  # a thread is working on the copy
@@ -88,9 +95,7 @@ class Compaction:
         return self._start(self._make_copy)
 
     def _make_copy(self) -> Compacted:
-        before = (self._environment.path / DATA_FILE).stat()
-        with contextlib.suppress(PermissionError):
-            os.fchown(self._file, before.st_uid, before.st_gid)
+        before = self._environment.file_bytes
         copying = OwnThread(self._environment.copy_to, self._file)
         try:
             while not copying.is_over:
@@ -101,7 +106,7 @@ class Compaction:
         copying.result()
         os.fsync(self._file)
         self._copy = self._environment.open_copy(self._folder)
-        return Compacted(before.st_size, os.fstat(self._file).st_size)
+        return Compacted(before, os.fstat(self._file).st_size)
 
     def sync(self) -> OwnThread:
         """Sync the copy in a thread, so that the exchange has little left to sync."""

@@ -157,6 +157,10 @@ class Environment(Protocol):
     """An offset to the commit numbers of the data file, so that numbers go on after the file is replaced."""
 
     @property
+    def files(self) -> str:
+        """A name for the present data file and its lock table. Files that replace them have another one."""
+
+    @property
     def file_bytes(self) -> int:
         """The size of the data file on disk, in bytes."""
 

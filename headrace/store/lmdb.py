@@ -65,6 +65,10 @@ class HalfExchanged(Exception):
     """The data file may have been replaced while a process has the old file open. That process must end."""
 
 
+class FileReplaced(Exception):
+    """The data file was replaced while a reader opened it. A message about the new file follows."""
+
+
 def is_disk_failure(error: BaseException) -> bool:
     """Return whether a write failed because the disk or the map is full, or the disk fails."""
     if isinstance(error, lmdb.MapFullError):
@@ -177,6 +181,11 @@ class LmdbEnvironment:
         return self._file_bytes()
 
     @property
+    def files(self) -> str:
+        """A name for the present data file and its lock table. Files that replace them have another one."""
+        return " ".join(str(_identity(self.path / name)) for name in (DATA_FILE, READERS_FILE))
+
+    @property
     def used_bytes(self) -> int:
         """Bytes of the map up to its last used page. Pages that commits cannot reuse make it grow."""
         return int((self._lmdb.info()["last_pgno"] + 1) * mmap.PAGESIZE)
@@ -235,14 +244,13 @@ class LmdbEnvironment:
         number = self.number_base + self._lmdb.info()["last_txnid"]
         opened = self._open(folder)
         try:
-            sync_folder(self.path)  # fails here rather than after the rename
-            (self.path / READERS_FILE).unlink()
+            sync_folder(self.path)  # fails here rather than after the renames
+            (folder / READERS_FILE).rename(self.path / READERS_FILE)
         except OSError:
             opened.close()
             raise
         try:
             (folder / DATA_FILE).rename(self.path / DATA_FILE)
-            (folder / READERS_FILE).rename(self.path / READERS_FILE)
             sync_folder(self.path)
             self._use(opened, number - opened.info()["last_txnid"])
         except (lmdb.Error, OSError) as error:
@@ -267,22 +275,28 @@ class ReaderEnvironment(LmdbEnvironment):
     """A read-only data directory, open in the process that started this one. Each transaction is listed in the lock
     table, so that the other process reuses none of its pages."""
 
-    def __init__(self, path: pathlib.Path, *, map_bytes: int, number_base: int) -> None:
-        """`number_base`: taken from the other process."""
+    def __init__(self, path: pathlib.Path, *, map_bytes: int, number_base: int, files: str) -> None:
+        """`number_base`, `files`: taken from the other process. Raises `FileReplaced`."""
         self.temporary = False
         self.path = path
         self.map_bytes = map_bytes
         self._lock_file = None
         self._names = {}
-        self.reopen(number_base)
+        self.reopen(number_base, files)
         self.describe = lambda table, key: f"the value of {key.hex()} in the table {self.name_of(table)}"
 
-    def reopen(self, number_base: int) -> None:
-        """Read the present data file. Open transactions keep reading their file."""
+    def reopen(self, number_base: int, files: str) -> None:
+        """Read the data file and lock table that have the name `files`. Open transactions keep reading their file.
+
+        Raises `FileReplaced` if the other process has replaced them. The lock table of one data file must not be
+        combined with the pages of another: the other process would not see the transactions."""
         opened = lmdb.open(
             str(self.path), map_size=self.map_bytes, max_dbs=len(TABLES), readonly=True, create=False, readahead=False,
             max_spare_txns=8, max_readers=limits.READER_COUNT_MAX,
         )  # fmt: skip
+        if self.files != files:
+            opened.close()
+            raise FileReplaced
         self._use(opened, number_base)
 
 

@@ -37,20 +37,23 @@ class ReaderStore(Store):
     number = 0
     """The number of the published commit."""
 
-    def __init__(self, path: Path, number_base: int, *, clock: Clock, oplog: bool, map_bytes: int) -> None:
-        """`number_base`: taken from the server's environment."""
-        self._number_base = number_base
+    def __init__(
+        self, path: Path, number_base: int, files: str, *, clock: Clock, oplog: bool, map_bytes: int
+    ) -> None:  # fmt: skip
+        """`number_base`, `files`: taken from the server's environment. Raises `FileReplaced`."""
+        self._number_base, self._files = number_base, files
         super().__init__(path, clock=clock, oplog=oplog, map_bytes=map_bytes)
 
     def _open(self, path: str | os.PathLike[str] | None, map_bytes: int) -> Environment:
         assert path is not None
-        return ReaderEnvironment(Path(path), map_bytes=map_bytes, number_base=self._number_base)
+        return ReaderEnvironment(Path(path), map_bytes=map_bytes, number_base=self._number_base, files=self._files)
 
-    def reopen(self, number_base: int) -> None:
-        """Read the file that has replaced the data file. Open transactions read the old file."""
+    def reopen(self, number_base: int, files: str) -> None:
+        """Read the file that has replaced the data file. Open transactions read the old file. Raises `FileReplaced` if
+        that file was replaced, too."""
         assert isinstance(self.environment, ReaderEnvironment)
+        self.environment.reopen(number_base, files)
         self.forget_read()
-        self.environment.reopen(number_base)
         self.tables = self.environment.tables
 
     def _start(self) -> None:

@@ -349,7 +349,7 @@ class Store:
 
     def begin_compaction(self, size: int) -> Compaction:
         """Note the keys that later transactions change. The caller begins the copy after this transaction's commit.
-        `size`: bytes that the file will have. Raises 117, 14031."""
+        `size`: bytes that the file will have. Raises 117, 14031 and `OSError`."""
         if self.compaction is not None:
             raise CommandError(117, "another compaction is in progress")
         self.compaction = Compaction(self.environment, self.spill_folder, size=size)
@@ -364,6 +364,7 @@ class Store:
     def _file_replaced(self, compaction: Compaction) -> None:
         """Switch to the compacted file. Clients' transactions are aborted, because they read the old file."""
         self.end_compaction(compaction)
+        self.forget_read()  # may have begun since the commit, for who waited for it
         self.tables = self.environment.tables
         self.transactions.abort_older(inf, self.clock.monotonic_ms())
         for listener in self.file_listeners:

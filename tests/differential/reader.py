@@ -35,8 +35,8 @@ class DrivenReader:
             self._process = spawn(theirs.fileno())
         options, environment = server.engine.options, server.store.environment
         self._send({
-            "path": str(environment.path), "numberBase": environment.number_base, "oplog": options.oplog,
-            "mapBytes": options.map_bytes,
+            "path": str(environment.path), "numberBase": environment.number_base,
+            "files": environment.files, "oplog": options.oplog, "mapBytes": options.map_bytes,
             "memoryBytesMax": server.engine.memory.bytes_max, "replicaSet": "rs0", "advertisedHost": None,
             "counts": {}, "parameters": server.engine.parameters,
         })  # fmt: skip

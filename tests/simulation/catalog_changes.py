@@ -20,7 +20,8 @@ from tests.simulation.reads import split
 from tests.simulation.world import ENDED, Pending
 
 CHANGES: Final = (
-    "collMod", "create", "createIndexes", "createView", "drop", "dropDatabase", "dropIndexes", "renameCollection",
+    "collMod", "compact", "create", "createIndexes", "createView", "drop", "dropDatabase", "dropIndexes",
+    "renameCollection",
 )  # fmt: skip
 
 
@@ -34,6 +35,8 @@ def body_of(op: Document) -> Document:
         return {"create": name, "viewOn": op["on"], "pipeline": op["pipeline"]}
     if kind == "createIndexes":
         return {"createIndexes": name, "indexes": op["indexes"]}
+    if kind == "compact":
+        return {"compact": name, "force": True}
     if kind == "dropIndexes":
         return {"dropIndexes": name, "index": op["index"]}
     if kind == "collMod":
@@ -90,6 +93,8 @@ def _was_built(op: Document, possible: list[State]) -> bool:
 
 def _is_done(op: Document, state: State) -> bool:
     kind, there = op["do"], state.get(op["ns"])
+    if kind == "compact":
+        return True
     if is_series(state, op["ns"]) and kind != "drop":
         there = behind(state, op["ns"])
     if kind == "create":
@@ -137,6 +142,8 @@ def _may_fail(op: Document, state: State, code: int) -> bool:
             return there is not None and ("timeseries" in op["options"] or not is_series(state, SERIES))
     if code == 20:
         return bool(op["ns"] == op.get("to"))
+    if code == 117:
+        return bool(kind == "compact")  # another compaction
     if code == 26:
         return there is None or (kind == "collMod" and isinstance(there, ModelView))
     if code == 27:

@@ -287,6 +287,10 @@ class Draw:
             return self._coll_mod(base)
         return base
 
+    def compact(self) -> Document:
+        """A compaction of the data file, whose command names a collection."""
+        return {"do": "compact", "ns": self.random.choice(NAMESPACES), "calm": self.chance(0.5)}
+
     def capped_create(self) -> Document:
         """A capped collection."""
         options = {"capped": True, "size": 4096, "max": self.random.choice((3, 5))}

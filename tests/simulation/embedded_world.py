@@ -205,6 +205,7 @@ class EmbeddedWorld(World):
         self.clients, self.numbers = {}, {}
         self.eager, self.calm = Turns(seconds=0.0), Turns(seconds=LONG_SECONDS)
         self.in_gate = self.waits_for_gate = self.was_interrupted = False
+        self.store.file_listeners.append(self._compacted)
         if self.served:
             self.store.listeners.append(self._committed)
             self.local.core = Shell(self)

@@ -109,6 +109,8 @@ class Schedule:
             return draw.write()
         if client.role == "catalog":
             return draw.catalog()
+        if client.role == "compact":
+            return draw.compact()
         if client.role == "transaction":
             if client.transactions and draw.chance(0.3):
                 return {"do": "commit" if draw.chance(0.75) else "abort", "calm": draw.chance(0.6)}

@@ -9,27 +9,33 @@ from __future__ import annotations
 import tempfile
 import traceback
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from headrace import limits, turns
 from headrace.clock import monotonic
+from headrace.commands.maintenance import sizes
 from headrace.commands.writing import update
+from headrace.dispatch import arguments
+from headrace.store import compaction
+from headrace.thread_calls import OwnThread
 from tests.simulation.embedded import EmbeddedSimulation
 from tests.simulation.model import Finding
 from tests.simulation.simulation import Simulation, Step
 
 CLIENT_STEPS: Final = ("ask", "go", "interrupt", "kill", "resume", "run", "start", "up")
 TINY: Final = {
-    "CHANNEL_ENTRY_COUNT_MAX": 3, "COMMIT_COMMAND_COUNT_MAX": 2, "FEED_EVENT_COUNT_MAX": 4, "SCAN_ENTRY_COUNT_MAX": 5,
-    "TRANSACTION_ENTRY_BYTES": 300, "TTL_COUNT_MAX": 2, "VIEW_CHUNK_COUNT": 2,
+    "CHANNEL_ENTRY_COUNT_MAX": 3, "COMMIT_COMMAND_COUNT_MAX": 2, "COMPACTION_KEY_COUNT": 10, "FEED_EVENT_COUNT_MAX": 4,
+    "SCAN_ENTRY_COUNT_MAX": 5, "TRANSACTION_ENTRY_BYTES": 300, "TTL_COUNT_MAX": 2, "VIEW_CHUNK_COUNT": 2,
 }  # fmt: skip
 """Limits that are so low that what else takes thousands of documents happens all the time."""
 
+PIECE_COUNT: Final = 3
+"""The number of keys that a compaction copies in one step."""
 TIMELESS: Final = {"FEED_MS_MAX": 1e6, "LAG_MS": -1.0, "SCAN_MS_MAX": 1e6}
 
 
@@ -45,15 +51,25 @@ class Found:
     steps_taken: int = 0
 
 
+class EndedThread(OwnThread):
+    """A thread whose call ends at once, so that a compaction copies the same in each run."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        super().__init__(function, *args)
+        self.wait()
+
+
 @contextmanager
 def conditions(seed: int) -> Iterator[None]:
     """Run under the limits of a seed, without what differs from run to run: UUIDs, limits in milliseconds, how long a
-    step takes, parsed updates."""
-    wanted = {**TIMELESS, **(TINY if is_tiny(seed) else {})}
-    before = {name: getattr(limits, name) for name in wanted}
+    step takes, parsed updates. A compaction is never too small to be worth it."""
+    wanted = [(limits, name, value) for name, value in {**TIMELESS, **(TINY if is_tiny(seed) else {})}.items()]
+    wanted += [(compaction, "PIECE_COUNT", PIECE_COUNT), (compaction, "OwnThread", EndedThread)]
+    wanted += [(sizes, "TARGET", arguments.number("freeSpaceTargetMB", default=0))]
+    before = [(module, name, getattr(module, name)) for module, name, _ in wanted]
     uuid4, random, seconds = uuid.uuid4, Random(seed), turns.monotonic
-    for name, value in wanted.items():
-        setattr(limits, name, value)
+    for module, name, value in wanted:
+        setattr(module, name, value)
     update._parsed.clear()  # what is parsed already ticks less often
     turns.monotonic = lambda: 1.0
     uuid.uuid4 = lambda: uuid.UUID(bytes=random.randbytes(16), version=4)
@@ -61,8 +77,8 @@ def conditions(seed: int) -> Iterator[None]:
         yield
     finally:
         uuid.uuid4, turns.monotonic = uuid4, seconds
-        for name, value in before.items():
-            setattr(limits, name, value)
+        for module, name, value in before:
+            setattr(module, name, value)
 
 
 def is_tiny(seed: int) -> bool:

@@ -28,7 +28,9 @@ from tests.simulation.tails import Tail
 from tests.simulation.transactions import ModelTransaction, TransactionCheck
 from tests.simulation.world import ENDED, READER, Pending, Reply, World
 
-ROLES: Final = ("read",) * 3 + ("write",) * 5 + ("catalog",) * 2 + ("transaction",) * 2 + ("stream",) * 4 + ("tail",)
+ROLES: Final = (
+    ("read",) * 3 + ("write",) * 5 + ("catalog",) * 2 + ("transaction",) * 2 + ("stream",) * 4 + ("tail", "compact")
+)
 
 
 class Client:

@@ -152,6 +152,8 @@ class TransactionCheck:
             return
         if code == 251 and any(map(self._may_conflict, transaction.namespaces)):
             return  # a change that took long has overwritten what it had locked meanwhile
+        if code == 251 and any(event.kind == "compact" for event in self.attempted):
+            return
         namespaces = [] if ends else namespaces_of(op, transaction.snapshot)
         if code in (112, 175, 246) and any(map(self._may_conflict, namespaces)):
             return

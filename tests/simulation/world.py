@@ -205,6 +205,7 @@ class World:
         self.engine.commands = {**self.engine.commands, MATCHING.name: MATCHING}
         self.engine.parameters["oplogSizeMB"] = 1000
         self.store.listeners.append(self._committed)
+        self.store.file_listeners.append(self._compacted)
         self.clients: dict[int, ClientInfo] = {}
         self.background = Background(JobHost(self))
 
@@ -347,6 +348,10 @@ class World:
         waiting = {pending.wait.scope: pending for pending in self.parked() if pending.wait is not None}
         for key in channel_keys([topic for topics, _, _ in committed.runs for topic in topics], waiting):
             self.wake_key(key)
+
+    def _compacted(self) -> None:
+        """A compaction has ended the open transactions."""
+        self.attempted.append(Event("compact", ""))
 
     # Writes.
 

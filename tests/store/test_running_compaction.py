@@ -20,7 +20,7 @@ from headrace.store import compaction
 from headrace.store.catalog_changes import collect_garbage
 from headrace.store.check.directory import check
 from headrace.store.data_file import DATA_FILE
-from headrace.store.lmdb import DataFileCopy, HalfExchanged, LmdbEnvironment
+from headrace.store.lmdb import COPY_FOLDER, DataFileCopy, HalfExchanged, LmdbEnvironment
 from headrace.testing.driven import DrivenServer
 from tests.backup.random_history import RandomHistory, seen
 from tests.store.compaction_kills import run
@@ -203,7 +203,7 @@ def test_one_that_is_interrupted_leaves_the_file_as_it_was(server: DrivenServer,
     [
         (LmdbEnvironment, "copy_to", 14031), (LmdbEnvironment, "open_copy", 14031), (DataFileCopy, "sync", 14031),
         (DataFileCopy, "take", 14031), (DataFileCopy, "has_all_rows", 14031), (LmdbEnvironment, "_open", 14031),
-        (Path, "unlink", 14031),
+        (Path, "mkdir", 14031), (Path, "rename", 14031), (os, "statvfs", 14031),
     ],
 )  # fmt: skip
 def test_a_failing_disk_ends_the_compaction_alone(
@@ -228,8 +228,11 @@ def test_a_failing_disk_ends_the_compaction_alone(
 def test_after_half_an_exchange_the_server_ends(
     server: DrivenServer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    def fail(*_: Any) -> None:
-        raise OSError(5, "the disk fails")
+    def fail(path: Any, *_: Any) -> None:
+        if name == "rename" and path.name != DATA_FILE:
+            os.rename(path, path.parent.parent / path.name)
+        else:
+            raise OSError(5, "the disk fails")
 
     with monkeypatch.context() as patch:
         patch.setattr(Path if name == "rename" else LmdbEnvironment, name, fail)
@@ -237,6 +240,51 @@ def test_after_half_an_exchange_the_server_ends(
             server.in_turns("t", COMPACT)
     server.restart()
     assert sorted(ids(server)) == list(range(COUNT))
+
+
+def test_a_directory_that_cannot_be_written_is_reported(server: DrivenServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening = os.open
+
+    def refuse(path: Any, *arguments: Any) -> int:
+        if Path(path).parent.name == COPY_FOLDER:
+            raise PermissionError(13, "Permission denied")
+        return opening(path, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        answer, _ = server.in_turns("t", COMPACT)
+    assert answer["code"] == 14031 and "Permission denied" in answer["errmsg"]
+    compacted(server)
+
+
+def test_one_that_ends_while_its_thread_begins_leaves_other_files_alone(
+    server: DrivenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The descriptor then leads to the null device, whose owner must not change."""
+    owned: list[str] = []
+    monkeypatch.setattr(os, "fchown", lambda file, *_: owned.append(os.readlink(f"/proc/self/fd/{file}")))
+    txn = server.store.begin()
+    compaction_ = server.store.begin_compaction(0)
+    server.store.commit(txn)
+    server.store.end_compaction(compaction_)
+    compaction_.copy().wait()
+    assert len(owned) == 1 and owned[0].endswith(DATA_FILE)
+
+
+def test_a_transaction_reads_the_new_file_although_a_read_began_during_the_exchange(server: DrivenServer) -> None:
+    store, batches, replaced = server.store, [], list[bool]()
+    session = {"lsid": {"id": Binary(os.urandom(16), 4)}, "txnNumber": Int64(1), "autocommit": False}
+
+    def begin(pause: int) -> None:
+        store.transactions.awaited = True
+        if replaced:  # and nothing was committed since
+            found = server.must("t", {"find": "c", "filter": {"_id": 7}, **session, "startTransaction": True})
+            batches.append(found["cursor"]["firstBatch"])
+
+    store.file_listeners.append(lambda: replaced.append(True))
+    store.transactions.wake_listeners.append(lambda key: store.begin_read().abort())  # as for a reader's answer
+    compacted(server, begin)
+    assert batches == [[{"_id": 7}]]
 
 
 @pytest.mark.long
@@ -304,7 +352,7 @@ server.in_turns("t", COMPACT, write)
 """
 STEPS = [
     "environment:copy_to:1", "os:fsync:1", "environment:open_copy:1", "copy:take:1", "copy:take:4", "copy:sync:1",
-    "copy:has_all_rows:1", "environment:_open:1", "lmdb:sync_folder:1", "Path:unlink:1", "Path:rename:1",
+    "copy:has_all_rows:1", "environment:_open:1", "lmdb:sync_folder:1", "Path:rename:1",
     "Path:rename:2", "lmdb:sync_folder:2", "environment:_use:1",
 ]  # fmt: skip
 

@@ -24,6 +24,7 @@ from headrace.execution.storage_stats import count_of
 from headrace.hashing import md5
 from headrace.running_command import running_command
 from headrace.store.catalog import Collection
+from headrace.store.compaction import Compacted, Compaction
 from headrace.store.data_file import UnusableDirectory
 from headrace.store.lmdb import LmdbError
 from headrace.store.view import id_bounds
@@ -66,31 +67,37 @@ def compact(context: CommandContext, request: Request) -> dict[str, Any]:
 
 def _compacted(context: CommandContext) -> int:
     """Compact the data file. Return the number of freed bytes."""
-    command, store = running_command(), context.store
-    assert command is not None
-    compaction = store.begin_compaction(store.environment.file_bytes - context.view.free_bytes)
+    store = context.store
     try:
-        command.pause()  # commits earlier writes of this transaction
-        copying = compaction.copy()
-        call_in_thread(copying.wait)
-        sizes = copying.result()
-        if sizes.after >= sizes.before:
-            return 0
-        while not compaction.catch_up():
-            command.pause()
-        syncing = compaction.sync()
-        call_in_thread(syncing.wait)
-        syncing.result()
-        while compaction.result is None:
-            compaction.is_due = compaction.catch_up()
-            command.pause()  # the files are exchanged after the commit of this turn
-        return compaction.result.before - compaction.result.after
+        compaction = store.begin_compaction(store.environment.file_bytes - context.view.free_bytes)
+        try:
+            return _freed_by(compaction)
+        finally:
+            store.end_compaction(compaction)
     except UnusableDirectory as error:
         raise CommandError(305, str(error)) from error
     except (LmdbError, OSError) as error:
         raise CommandError(14031, f"the data file cannot be copied: {error}") from error
-    finally:
-        store.end_compaction(compaction)
+
+
+def _freed_by(compaction: Compaction) -> int:
+    command = running_command()
+    assert command is not None
+    command.pause()  # commits earlier writes of this transaction
+    copying = compaction.copy()
+    call_in_thread(copying.wait)
+    sizes: Compacted = copying.result()
+    if sizes.after >= sizes.before:
+        return 0
+    while not compaction.catch_up():
+        command.pause()
+    syncing = compaction.sync()
+    call_in_thread(syncing.wait)
+    syncing.result()
+    while compaction.result is None:
+        compaction.is_due = compaction.catch_up()
+        command.pause()  # the files are exchanged after the commit of this turn
+    return compaction.result.before - compaction.result.after
 
 
 def _stored(context: CommandContext, namespace: str) -> Collection:

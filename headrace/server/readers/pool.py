@@ -267,7 +267,7 @@ class Readers:
         options, environment = self._core.options, self._core.store.environment
         return {
             "path": str(environment.path.absolute()), "numberBase": environment.number_base,
-            "oplog": options.oplog, "mapBytes": options.map_bytes,
+            "files": environment.files, "oplog": options.oplog, "mapBytes": options.map_bytes,
             "replicaSet": options.replica_set, "advertisedHost": options.advertised_host,
             "counts": {str(number): count.documents for number, count in self._core.store.state.counts.items()},
             "memoryBytesMax": max(self._core.engine.memory.bytes_max // self._count_max, limits.MEMORY_BYTES_LEAST),
@@ -321,8 +321,9 @@ class Readers:
                 self.after_commit(number, done)
 
     def _file_replaced(self) -> None:
+        environment = self._core.store.environment
         for reader in self:
-            reader.send({"reopen": self._core.store.environment.number_base})
+            reader.send({"reopen": environment.number_base, "files": environment.files})
 
     def lost(self, reader: Reader) -> None:
         """Handle a reader that has ended: close its cursors, and give its commands to other readers."""

@@ -31,6 +31,7 @@ from headrace.server.failures import log_failure, read_error
 from headrace.server.measured_memory import MeasuredMemory, resident_bytes, return_freed_memory
 from headrace.server.readers import matching
 from headrace.server.readers.frames import Frames, frame
+from headrace.store.lmdb import FileReplaced
 from headrace.store.reader_store import ReaderStore
 from headrace.thread_calls import ThreadCall
 from headrace.time_limit import watch
@@ -74,8 +75,8 @@ class _ReaderShell(NoShell):
 class ReaderProcess:
     """A reader at its end of the socket."""
 
-    def __init__(self, connection: socket.socket, start: dict[str, Any]) -> None:
-        """`start`: the server's first message."""
+    def __init__(self, connection: socket.socket, frames: Frames, start: dict[str, Any]) -> None:
+        """`frames`: has split what was received; `start`: the server's first message. Raises `FileReplaced`."""
         self._socket = connection
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
@@ -85,14 +86,16 @@ class ReaderProcess:
             advertised_host=start["advertisedHost"],
         )  # fmt: skip
         self._store = ReaderStore(
-            options.dbpath, start["numberBase"], clock=SystemClock(), oplog=options.oplog, map_bytes=options.map_bytes
-        )
+            options.dbpath, start["numberBase"], start["files"], clock=SystemClock(), oplog=options.oplog,
+            map_bytes=options.map_bytes,
+        )  # fmt: skip
         self._store.estimates = {int(number): count for number, count in start["counts"].items()}
         self._shell = _ReaderShell()
         self._engine = Engine(self._store, options, dict(_COMMANDS), start["parameters"], self._shell)
         self._turns = Turns()
         self._paused: deque[_Running] = deque()
-        self._frames = Frames()
+        self._frames = frames
+        self._held: list[tuple[dict[str, Any], bytes]] | None = None  # until the message about the newest data file
         self._reported: dict[str, int] = dict(self._engine.metrics)
         self._measured = MeasuredMemory(self._engine.memory)
         self._measured.resident, self._measured.return_freed = resident_bytes, _return_freed_memory
@@ -113,7 +116,7 @@ class ReaderProcess:
             if not data:
                 return
             for message, payload in self._frames.feed(data):
-                self._take(message, payload)
+                self.take(message, payload)
 
     def _rest(self) -> None:
         """Wait for a command. If none comes for a while, return freed memory first."""
@@ -122,15 +125,29 @@ class ReaderProcess:
             self._has_freed = False
         self._poll.poll()
 
-    def _take(self, message: dict[str, Any], payload: bytes) -> None:
-        if "run" in message:
+    def take(self, message: dict[str, Any], payload: bytes) -> None:
+        """Do what a message of the server says."""
+        if "reopen" in message:
+            self._reopen(message)
+        elif self._held is not None:
+            self._held.append((message, payload))
+        elif "run" in message:
             self._begin(message, payload)
         elif "kill" in message:
             self._end(message["kill"], is_late=message["isLate"])
         elif "close" in message:
             self._engine.cursors.kill(message["close"])
-        elif "reopen" in message:
-            self._store.reopen(message["reopen"])
+
+    def _reopen(self, message: dict[str, Any]) -> None:
+        held = self._held or []
+        try:
+            self._store.reopen(message["reopen"], message["files"])
+        except FileReplaced:
+            self._held = held
+            return
+        self._held = None
+        for each in held:
+            self.take(*each)
 
     def _end(self, number: int, *, is_late: bool) -> None:
         """Run a command before all others so that it ends: its time is up, or it was given up."""
@@ -246,9 +263,16 @@ def serve(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):  # not Linux
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     gc.freeze()
-    frames = Frames()
-    while data := connection.recv(_RECEIVE_BYTES):
-        for start, _ in frames.feed(data):
-            with contextlib.suppress(ConnectionError):
-                ReaderProcess(connection, start).serve()
-            return
+    frames, start = Frames(), dict[str, Any]()
+    process: ReaderProcess | None = None
+    with contextlib.suppress(ConnectionError):
+        while process is None and (data := connection.recv(_RECEIVE_BYTES)):
+            for message, payload in frames.feed(data):
+                if process is not None:
+                    process.take(message, payload)
+                    continue
+                start |= message | ({"numberBase": message["reopen"]} if "reopen" in message else {})
+                with contextlib.suppress(FileReplaced):
+                    process = ReaderProcess(connection, frames, start)
+        if process is not None:
+            process.serve()
