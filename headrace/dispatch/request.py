@@ -176,23 +176,31 @@ class Request:
         """The cursor of a getMore that was recognised by its bytes; see `repeated_getmore.py`."""
 
 
+_UNREAD: Final[dict[str, Any]] = {}
+_NO_SEQUENCES: Final[dict[str, list[bytes]]] = {}
+
+
 class UnreadRequest(Request):
     """A request whose body is decoded at first access: most repeated commands never need the body."""
 
     __slots__ = ("_body",)
 
-    def __init__(self, name: str, db: str, raw: bytes, client: ClientInfo) -> None:
+    def __init__(
+        self, name: str, db: str, raw: bytes, client: ClientInfo, sequences: dict[str, list[bytes]] = _NO_SEQUENCES,
+        repeated: RepeatedCommand | None = None, message_bytes: int = 0,
+    ) -> None:  # fmt: skip
         # Set all fields of `Request` without calling its `__init__`, for speed: each event of each change stream and
         # most writes make one of these.
         self.name = name
         self.db = db
         self.raw = raw
-        self.sequences = _NO_SEQUENCES
+        self.sequences = sequences
         self.client = client
         self.time_is_up = self.is_special = False
-        self.deadline_ms = self.wait_until_ms = self.repeated = None
+        self.deadline_ms = self.wait_until_ms = None
+        self.repeated = repeated
         self._body = _UNREAD
-        self.message_bytes = 0
+        self.message_bytes = message_bytes
         self.required = ()
         self.prepared = self.cursor = None
 
@@ -206,10 +214,6 @@ class UnreadRequest(Request):
     @body.setter
     def body(self, body: dict[str, Any]) -> None:
         self._body = body
-
-
-_UNREAD: Final[dict[str, Any]] = {}
-_NO_SEQUENCES: Final[dict[str, list[bytes]]] = {}
 
 
 _SECRETS: Final = {
@@ -235,7 +239,7 @@ def parse_message(body: bytes, sequences: dict[str, list[bytes]], client: Client
     """Return the command of an OP_MSG with this body and sequences. Raise 22 without a command, 40571 without `$db`."""
     repeated: RepeatedCommand | None = client.commands.get(len(body))
     if repeated is not None and repeated.is_repeated_by(body):
-        return repeated.request(body, sequences, client)
+        return UnreadRequest(repeated.name, repeated.db, body, client, sequences, repeated)
     end = body.find(b"\x00", 5)
     if end < 0 or len(body) < 6:
         raise CommandError(22, "the message holds no command")
@@ -295,13 +299,14 @@ class RepeatedBody:
     drivers send back and the server ignores. Subclasses allow more differences.
     """
 
-    __slots__ = ("_fixed", "_size", "number_at")
+    __slots__ = ("_size", "fixed", "number_at")
 
     def __init__(self, body: bytes) -> None:
         self.number_at = 0
         """The offset of the value of `txnNumber`; 0: no such field."""
         self._size = len(body)
-        self._fixed: list[tuple[int, bytes]] = []  # (offset, the bytes at this offset)
+        self.fixed: list[tuple[int, bytes]] = []
+        """The bytes that are the same in all repetitions, with their offsets."""
         at = 0
         for kind, name, start, end in iter_elements(body):
             low, high = start, start
@@ -312,10 +317,10 @@ class RepeatedBody:
             else:
                 low, high = self._varying(kind, name, start, body)
             if low < high:
-                self._fixed.append((at, body[at:low]))
+                self.fixed.append((at, body[at:low]))
                 at = high
         if at < len(body):
-            self._fixed.append((at, body[at:]))
+            self.fixed.append((at, body[at:]))
 
     def _varying(self, kind: int, name: bytes, start: int, body: bytes) -> tuple[int, int]:
         """Return the start and end of the bytes of an element that may differ. Its value begins at `start`."""
@@ -323,12 +328,10 @@ class RepeatedBody:
 
     def is_repeated_by(self, body: bytes) -> bool:
         """Whether a message's body repeats this one."""
-        return len(body) == self._size and self.is_repeated_at(body, 0)
-
-    def is_repeated_at(self, message: bytes, at: int) -> bool:
-        """Whether the body at offset `at`, of the same size, repeats this one."""
-        for start, fixed in self._fixed:  # noqa: SIM110 (`all` calls a generator for each)
-            if not message.startswith(fixed, at + start):
+        if len(body) != self._size:
+            return False
+        for start, fixed in self.fixed:  # noqa: SIM110 (`all` calls a generator for each)
+            if not body.startswith(fixed, start):
                 return False
         return True
 
@@ -341,7 +344,8 @@ class RepeatedCommand(RepeatedBody):
     """
 
     __slots__ = (
-        "_session", "body", "command", "db", "facts", "id_at", "id_size", "id_type", "name", "section", "session_at",
+        "_session", "body", "command", "db", "facts", "form", "id_at", "id_size", "id_type", "name", "section",
+        "session_at",
     )  # fmt: skip
 
     def __init__(self, request: Request) -> None:
@@ -357,6 +361,8 @@ class RepeatedCommand(RepeatedBody):
         self.name, self.db, self.body = request.name, request.db, request.body
         self.facts: Any = None
         """The facts about the body that the command keeps for itself; None: nothing yet."""
+        self.form: Any = None
+        """The form of a whole message with this body; the server sets it."""
         super().__init__(request.raw)
 
     def _varying(self, kind: int, name: bytes, start: int, body: bytes) -> tuple[int, int]:
@@ -372,13 +378,6 @@ class RepeatedCommand(RepeatedBody):
                 self.id_at, self.id_size, self.id_type = start + 9, size, body[start + 4]
                 return self.id_at, self.id_at + size
         return start, start
-
-    def request(self, raw: bytes, sequences: dict[str, list[bytes]], client: ClientInfo) -> UnreadRequest:
-        """Return the request for a body that repeats this one."""
-        request = UnreadRequest(self.name, self.db, raw, client)
-        request.sequences = sequences
-        request.repeated = self
-        return request
 
     def body_of(self, raw: bytes) -> dict[str, Any]:
         """Return the decoded body for raw bytes that repeat this one."""

@@ -123,11 +123,11 @@ def _message_bytes(group: SharedGroup, engine: Engine) -> int:
     for write in group.writes if group.resumed is None else (*group.writes, group.resumed.write):
         if type(write) is not ClientWrite:
             continue
-        request = write.request
+        _, command, request = write
         if request.message_bytes:
             size += request.message_bytes
             continue
-        if write.command.name == "commitTransaction":
+        if command.name == "commitTransaction":
             size += written_bytes(engine, request)
         size += len(request.raw)
         for documents in request.sequences.values():
@@ -178,8 +178,9 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
     def add(self, peer: Peer, command: Command, request: Request) -> None:
         """Queue a client's write. The peer is answered through `finish`, or parked if the command must wait."""
         self._queue.append(_new(ClientWrite, (peer, command, request)))
-        if not self._scheduled:
-            self._schedule()
+        if not self._scheduled:  # `_schedule` without the call
+            self._scheduled = self._is_due = True
+            self._core.loop.call_soon(self._flush)
 
     def add_job(self, run: Callable[[WriteTransaction], object]) -> asyncio.Future[None]:
         """Queue a write of the server. The future is done when the write is committed or has failed."""
@@ -410,7 +411,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         """Return the answer of a write, or its turn if it has paused; None for a job."""
         answer: Answer = None
         txn, request = group.txn, None
-        if isinstance(write, ClientWrite):
+        if type(write) is ClientWrite:
             _, command, request = write
             engine = self._core.engine
             if request.repeated is not None and (answer := engine.run_again(command, request, txn)) is not None:
@@ -424,7 +425,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
             else:
                 answer = engine.run_write(command, request, txn)
         else:
-            write.run(txn)
+            write.run(txn)  # type: ignore[union-attr]
         if txn.catalog_changes:
             group.take_changes(request)
         return answer
@@ -460,24 +461,23 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         self._group = None
         metrics = self._core.engine.metrics
         metrics["commits.total"] += 1
+        metrics["commits.writes"] += list(map(type, group.writes)).count(ClientWrite)
         audit = self._core.audit
         if audit is not None:
             for request, changes in group.catalog_changes:
                 audit.changed(request, changes)
         for write, answer in zip(group.writes, group.answers) if group.resumed is None else group.answered():
-            if isinstance(write, ServerJob):
+            if type(write) is ServerJob:
                 if not write.future.done():
                     write.future.set_result(None)
                 continue
-            peer, command, request = write
-            if group.resumed is None or write is not group.resumed.write:
-                metrics["commits.writes"] += 1
+            peer, command, request = write  # type: ignore[misc]
             if type(answer) is bytes:
                 if audit is not None and audit.wants(request):
                     audit.wrote(request, answer)
                 peer.finish(answer)
             elif type(answer) is Turn:
-                self._pause(PausedWrite(write, answer))
+                self._pause(PausedWrite(write, answer))  # type: ignore[arg-type]
             else:
                 peer.wait(command, request, answer)  # type: ignore[arg-type]
         self._next()

@@ -52,6 +52,8 @@ INITIATING: Final = "initiating set"
 _NOOP_TOPICS: Final[tuple[str, ...]] = ()
 
 Run = tuple[tuple[str, ...], int, int]
+LastRun = tuple[tuple[str, ...], list[bytes]]
+"""The topics of the oplog's last run, and its keys."""
 
 
 class Committed(NamedTuple):
@@ -93,7 +95,7 @@ class Store:
         self.admin_listeners: list[Callable[[], None]] = []
         """Called after a commit that changed the database `admin`, and with it maybe users and roles, in a store
         without an oplog. Commits of such a store have no runs."""
-        self._last_run: Run | None = None  # the last run of the oplog
+        self._last_run: LastRun | None = None
         self.next_records: dict[int, int] = {}
         """The next record of a collection, by its number. Only the writer uses it. Reserved records that are not used
         are skipped."""
@@ -306,16 +308,16 @@ class Store:
             else:
                 with txn.kv.cursor(self.tables["oplog"]) as cursor:
                     cursor.putmulti(staged.entries, append=True)
-            joined, last_run = staged.runs, self._last_run
-            if last_run is not None and last_run[0] == joined[0][0]:
-                # The first run continues the last run of the previous commit. So a collection that is written alone has
-                # one run, however many commits there were.
-                joined = [(joined[0][0], last_run[1], joined[0][2]), *joined[1:]]
-            staged.last_run = joined[-1]
-            for topics, first, last in joined:
-                for topic in topics:
-                    key = txn.catalog.topic(txn.kv, topic).to_bytes(4, "big") + first.to_bytes(8, "big")
+            last_run = self._last_run
+            for topics, first, last in staged.runs:
+                if last_run is None or last_run[0] != topics:
+                    start = first.to_bytes(8, "big")
+                    last_run = topics, [txn.catalog.topic(txn.kv, topic).to_bytes(4, "big") + start for topic in topics]
+                # Otherwise this run continues the one before, of this or the previous commit. So a collection that is
+                # written alone has one run, however many commits there were.
+                for key in last_run[1]:
                     txn.kv.put(key, last.to_bytes(8, "big"), db=self.tables["runs"])
+            staged.last_run = last_run
         if is_read_meanwhile and self._published is None:
             self._published = self.environment.begin_read()
 
@@ -341,8 +343,7 @@ class Store:
                     note()
             return
         self._last_run = staged.last_run
-        first = int.from_bytes(staged.entries[0][0], "big")
-        published = first, self.state.last_position, txn.wall_ms, staged.entries, staged.runs
+        published = staged.runs[0][1], self.state.last_position, txn.wall_ms, staged.entries, staged.runs
         committed = tuple.__new__(Committed, published)  # avoids a call per commit
         for listener in self.listeners:
             listener(committed)

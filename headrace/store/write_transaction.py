@@ -62,8 +62,8 @@ class StagedEntries:
         self.entries: list[tuple[bytes, bytes]] = []  # (position key, entry), ascending
         self.entry_bytes = 0  # the sum over all entries
         self.runs: list[tuple[tuple[str, ...], int, int]] = []  # (topics, first, last), ascending
-        self.last_run: tuple[tuple[str, ...], int, int] | None = None
-        """The oplog's last run after the commit; set by `Store.prepare`."""
+        self.last_run: tuple[tuple[str, ...], list[bytes]] | None = None
+        """The `LastRun` after the commit; set by `Store.prepare`."""
 
     def add(self, position: int, entry: bytes, topics: tuple[str, ...]) -> None:
         """Add an entry with these topics."""
@@ -155,12 +155,12 @@ class WriteTransaction(View):
                     counts[number] = count
                 else:
                     counts.pop(number, None)
-        entries = self.staged.entries
+        runs = self.staged.runs
         fields = (
             self.catalog.published(has_readers=bool(self.store.transactions.open)),
             counts,
-            int.from_bytes(entries[-1][0], "big") if entries else max(published.last_position, self.clock_position),
-            self.wall_ms if entries else published.last_wall_ms,
+            runs[-1][2] if runs else max(published.last_position, self.clock_position),
+            self.wall_ms if runs else published.last_wall_ms,
             self.pruned_through,
             self.cluster_parameters,
         )

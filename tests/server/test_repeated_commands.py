@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from struct import Struct
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,12 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.commands.writing import update
+from headrace.dispatch.request import ClientInfo, parse_message, remember
+from headrace.errors import CommandError
+from headrace.server.repeated_messages import repeated_message
 from headrace.values.bson import encode
+from headrace.wire.connection import Connection
+from headrace.wire.message import Message, ProtocolError
 from tests.server.raw import RawClient
 
 LSID = {"id": Binary.from_uuid(UUID(int=1))}
@@ -108,6 +114,59 @@ def test_a_statement_that_is_cut_off_takes_a_turn(statement: dict[str, Any], siz
     assert update._id_and_change(in_order(statement)[: size % 20]) is None
 
 
+def message_of(body: dict[str, Any], **sequences: list[bytes]) -> bytes:
+    document = encode({**body, "$db": "t"})
+    sections = b""
+    for name, documents in sequences.items():
+        content = name.encode() + b"\0" + b"".join(documents)
+        sections += b"\x01" + (4 + len(content)).to_bytes(4, "little") + content
+    return Struct("<iiiiIB").pack(21 + len(document) + len(sections), 7, 0, 2013, 0, 0) + document + sections
+
+
+def parsed(data: bytes, client: ClientInfo) -> tuple[Any, ...] | None:
+    """What the wire machine makes of bytes that are one message; None if they are no such message, or refused."""
+    wire = Connection()
+    wire.receive(data)
+    try:
+        event = wire.next_event()
+        if not isinstance(event, Message) or event.flags or not wire.is_at_rest:
+            return None
+        request = parse_message(event.body, event.sequences, client)
+    except (CommandError, ProtocolError):
+        return None
+    if request.repeated is None:
+        remember(request)
+    return event.request_id, request.name, request.db, request.raw, request.sequences
+
+
+def test_a_repeated_message_with_other_bytes_is_read_as_the_wire_machine_reads_it() -> None:
+    insert = {"insert": "c", "ordered": True}
+    retried = {**insert, "lsid": LSID, "txnNumber": Int64(5), "$clusterTime": cluster_time(3)}
+    one = encode({"_id": 1, "a": "x"})
+    for message in (
+        message_of(insert, documents=[one]), message_of(retried, documents=[one]), message_of({"ping": 1}),
+        message_of({"update": "c"}, updates=[one]), message_of({"find": "c", "filter": {"_id": 7}}),
+    ):  # fmt: skip
+        client = ClientInfo(1, "127.0.0.1:5", ("127.0.0.1", 6))
+        for _ in range(3):
+            assert parsed(message, client) is not None
+        assert repeated_message(message, client) is not None
+        changed = [bytes((*message[:at], message[at] ^ mask, *message[at + 1 :]))
+                   for at in range(len(message)) for mask in (1, 2, 0x80, 0xFF)]  # fmt: skip
+        longer = [message[:at] + extra + message[at:] for at in range(len(message)) for extra in (b"\0", one)]
+        shorter = [message[:at] + message[at + size :] for at in range(len(message)) for size in (1, 9, len(one))]
+        sized = [len(data).to_bytes(4, "little") + data[4:] for data in (*longer, *shorter)]
+        recognised = 0
+        for data in (*changed, *longer, *shorter, *sized, message):
+            again = repeated_message(data, client)
+            if again is not None:
+                recognised += 1
+                number, request = again
+                found = number, request.name, request.db, request.raw, request.sequences
+                assert found == parsed(data, client), data
+        assert recognised > 8  # the number and the answered message may differ, and so may a document
+
+
 def test_the_way_of_an_insert_from_socket_to_reply_is_short() -> None:
     frames, counts = 0, []
 
@@ -130,4 +189,4 @@ def test_the_way_of_an_insert_from_socket_to_reply_is_short() -> None:
             insert(client, number)
             profile(None)
             counts.append(frames)
-    assert 0 < min(counts) <= 64  # others may have a timer of the server beside them
+    assert 0 < min(counts) <= 60  # others may have a timer of the server beside them
