@@ -89,7 +89,7 @@ class CommandContext:
         self._check_deadline()
         if self._began is not None and self._began.state is not self.store.state:
             self._began.kv.abort()
-            self._view = None
+            self._view = self._began = None
         return self._begin() if self._view is None else self._view
 
     def current_view(self) -> View:

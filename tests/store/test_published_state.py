@@ -11,9 +11,11 @@ import pytest
 from bson import Int64
 
 import headrace
+from headrace.dispatch.context import CommandContext
 from headrace.errors import CommandError
 from headrace.store import catalog_changes, retention
 from headrace.store.catalog import Catalog, Collection, Index, IndexBuild
+from headrace.store.lmdb import LmdbError
 from headrace.store.state import StoreState
 from headrace.store.store import Store
 from headrace.testing.clock import FakeClock
@@ -290,3 +292,21 @@ def test_nothing_is_remembered_of_collections_that_are_gone() -> None:
         assert (len(at.store.state.counts), len(at.store.next_records)) == before
         assert set(at.store.catalog.changed) == {"t.target"}
         assert at.must("t", {"count": "other"})["n"] == 1
+
+
+def test_a_read_that_cannot_begin_again_leaves_its_state_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise LmdbError("no reader slot is free")
+
+    with DrivenServer() as server:
+        store, context = server.store, CommandContext(server.engine)
+        other, view = store.begin_read(), context.newest_view
+        assert view.kv is other
+        server.must("t", {"insert": "c", "documents": [{"_id": 1}]})
+        with monkeypatch.context() as patch:
+            patch.setattr(store.environment, "begin_read", fail)
+            with pytest.raises(LmdbError):
+                _ = context.newest_view
+        context.close()
+        assert other.get(b"history-id", db=other.tables["meta"]) == store.history_id
+        other.abort()
