@@ -75,15 +75,51 @@ def target(request: Request) -> str:
     return check_namespace(f"{request.db}.{name}")
 
 
+_SYSTEM_NAMES: Final = {
+    "admin": frozenset({"system.backup_users", "system.keys", "system.new_users", "system.roles", "system.version"}),
+    "config": frozenset({
+        "system.change_collection", "system.indexBuilds", "system.preimages", "system.sessions",
+        "system.sharding_ddl_coordinators",
+    }),
+    "local": frozenset({"system.collections_to_restore", "system.healthlog", "system.replset"}),
+}  # fmt: skip
+"""The names of system collections that may exist in these databases only."""
+_ANYWHERE: Final = frozenset({"system.js", "system.profile", "system.users", "system.views"})
+_FAMILIES: Final = ("system.buckets.", "system.resharding.", "system.statistics.")
+
+
+def check_system_name(namespace: str) -> None:
+    """Raise 73 for a name that begins with `system.` and is none of MongoDB's, 2 for a name with `.system.` in it."""
+    database, _, name = namespace.partition(".")
+    if name.startswith("system."):
+        there = name in _ANYWHERE or name.startswith(_FAMILIES) or name in _SYSTEM_NAMES.get(database, ())
+        if not there:
+            raise CommandError(73, f"Invalid system namespace: {namespace}")
+    elif ".system." in name and database != "config":
+        raise CommandError(2, f"Invalid namespace: {namespace}")
+
+
 def for_changing(namespace: str) -> None:
-    """Refuse a namespace that no client may create, change or drop: `check_writable`, except the profiler's."""
+    """Refuse a namespace that no client may change or drop: `check_writable`, except the profiler's."""
     if not namespace.endswith(".system.profile"):
-        check_writable(namespace)
+        _check_reserved(namespace)
+
+
+def for_creating(namespace: str) -> None:
+    """Refuse a namespace that no client may create. Raise 2, 13 or 73."""
+    for_changing(namespace)
+    check_system_name(namespace)
 
 
 @lru_cache(4096)
 def check_writable(namespace: str) -> None:
-    """Refuse a namespace that no client may write: the oplog, the profiler's collections, and virtual collections."""
+    """Refuse a namespace that no client may write: the oplog, the profiler's collections, virtual collections, and
+    names that MongoDB reserves."""
+    _check_reserved(namespace)
+    check_system_name(namespace)
+
+
+def _check_reserved(namespace: str) -> None:
     if namespace.endswith(".system.profile"):
         raise CommandError(73, f"cannot write to '{namespace}'")
     if "$" in namespace:

@@ -38,7 +38,9 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.view import LEFT_OUT, View, id_bounds
 from headrace.turns import tick
 from headrace.values.bson import decode, encode_in_order
+from headrace.values.bson.to_string import to_string
 from headrace.values.keystring import encode_value
+from headrace.values.order import equal
 
 if TYPE_CHECKING:
     from headrace.geo.near import Near
@@ -77,7 +79,7 @@ class Finder:
         self.variables = variables
         """The values of `$$` variables in the filter."""
         self._spec = spec
-        self._hint = hint
+        self._hint = hint = checked_hint(hint)
         self.uses_cache = True
         self.is_backward = False
         self._choice: Choice | None = None
@@ -474,7 +476,7 @@ _NO_HINT: Final = "text and hint not allowed in same query"
 _NO_NATURAL_ORDER: Final = "text expression not allowed with $natural sort order"
 _ABSENT: Final = object()
 _NATURAL: Final = ({"$natural": 1}, {"$natural": -1})
-"""Hints for a scan of the collection."""
+"""Hints for a scan of the collection, with the numbers that `checked_hint` returns."""
 _SORTED_COUNT: Final = 1000
 """If an index has fewer matching keys, its documents are fetched and sorted; otherwise all are read in `_id` order."""
 
@@ -528,15 +530,30 @@ def _is_narrow(current: Callable[[], View], access: Access | None) -> bool:
 def hinted_index(collection: Collection | None, hint: Any) -> Index | None:
     """Return the index that a hint names; None if it names no visible index."""
     for index in [] if collection is None else collection.indexes:
-        if hint == index.name or (type(hint) is dict and list(hint.items()) == list(index.spec["key"].items())):
+        if hint == index.name or (type(hint) is dict and equal(hint, index.spec["key"])):
             return None if index.spec.get("hidden") else index
     return None
+
+
+def checked_hint(hint: Any) -> Any:
+    """Return a hint, with an `int` for the direction of `$natural`. Raise 2 if that is not 1 or -1."""
+    if type(hint) is not dict or "$natural" not in hint:
+        return hint
+    if len(hint) > 1:
+        raise CommandError(2, f"Cannot include '$natural' in compound hint: {to_string(hint)}")
+    for direction in (1, -1):
+        if equal(hint["$natural"], direction):
+            return {"$natural": direction}
+    raise CommandError(2, "$natural hint cannot be set to a value other than -1 or 1.")
 
 
 def check_hint(collection: Collection | None, hint: Any) -> None:
     """Raise 2, as MongoDB's planner does, for a hint that names no usable index. The hint of a time series is checked
     on its buckets."""
-    if hint in (None, {}) or collection is None or hint in _NATURAL or collection.is_time_series:
+    if hint in (None, {}):
+        return
+    hint = checked_hint(hint)
+    if collection is None or hint in _NATURAL or collection.is_time_series:
         return
     index = hinted_index(collection, hint)
     if index is not None and usable([index]):

@@ -11,12 +11,15 @@ from tests.differential.indexes import random_index
 from tests.differential.paths import LIMITS
 from tests.differential.places import SHARE, Places
 from tests.differential.queries import REFUSED, change, filter_of, question, update_of
+from tests.differential.series import series_steps
 
 Document = dict[str, Any]
 
 
 def random_case(seed: int) -> Case:
     """Return the case of a seed. Each has a theme, so that what is rare comes often in some cases."""
+    if Random(f"series {seed}").random() < 0.15:
+        return _series_case(Random(f"series {seed} steps"))
     random = Random(seed)
     theme = random.choice(["read"] * 5 + ["write"] * 2 + ["pause"] * 3 + ["transaction"] * 2)
     arrays = random.random() < (0.25 if theme == "transaction" else 0.5)
@@ -38,6 +41,11 @@ def random_case(seed: int) -> Case:
     if Random(f"clustered {seed}").random() < 0.25:
         steps.insert(0, {"do": {"create": "c", "clusteredIndex": {"key": {"_id": 1}, "unique": True}}})
     return Case(steps, lowered)
+
+
+def _series_case(random: Random) -> Case:
+    lowered = {name: random.choice(some) for name, (_, _, some) in LIMITS.items() if random.random() < 0.3}
+    return Case(series_steps(random), lowered)
 
 
 def _read(values: Values, indexes: list[Document], number: int) -> list[Document]:

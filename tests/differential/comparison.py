@@ -26,6 +26,7 @@ from tests.differential.documents import raw
 from tests.differential.model import Difference, changed, collation_of, order_of, test_of
 from tests.differential.paths import Paths, checked, small_limits
 from tests.differential.questions import Asking
+from tests.differential.series import SeriesRun
 
 Document = dict[str, Any]
 CASE_SECONDS_MAX: Final = 6.0
@@ -53,7 +54,8 @@ def run_case(case: Case, *, in_reader: bool = False) -> Finding | None:
     """Run all steps. Return the first difference, or the first exception, which ends them. `in_reader`: a reader
     process answers what it may."""
     with small_limits(case.limits):
-        run = _Run(in_reader=in_reader)
+        has_series = any("timeseries" in step.get("do", ()) for step in case.steps)
+        run = SeriesRun(in_reader=in_reader) if has_series else _Run(in_reader=in_reader)
         try:
             with _time_limit():
                 for step in case.steps:

@@ -29,6 +29,7 @@ from headrace.query.expressions.numbers import to_long
 from headrace.query.match import parse_filter
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index
+from headrace.values.order import equal
 
 _SECONDS_MAX: Final = 2**31 - 1
 _CHANGEABLE: Final = frozenset({OPTION, "validationAction", "validationLevel", "validator"})
@@ -286,7 +287,9 @@ def _converted(context: CommandContext, collection: Collection, index: Index) ->
 
 def _find(collection: Collection, change: dict[str, Any]) -> Index:
     for index in collection.indexes:
-        if index.name == change.get("name") or ("keyPattern" in change and index.spec["key"] == change["keyPattern"]):
+        if index.name == change.get("name"):
+            return index
+        if "keyPattern" in change and equal(index.spec["key"], change["keyPattern"]):
             return index
     raise CommandError(27, f"cannot find index {change} for ns {collection.namespace}")
 

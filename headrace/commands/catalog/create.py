@@ -19,7 +19,7 @@ from headrace.dispatch.arguments import Fields, array, boolean, document, number
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import COLLATION
-from headrace.dispatch.namespaces import check_namespace, for_changing, target
+from headrace.dispatch.namespaces import check_namespace, for_changing, for_creating, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
@@ -91,7 +91,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
 def create(context: CommandContext, request: Request, uuid: bytes | None) -> dict[str, Any]:
     """Run a `create`. A collection gets this UUID; None: a new one."""
     namespace = target(request)
-    for_changing(namespace)
+    (for_creating if uuid is None else for_changing)(namespace)
     body = request.body
     if body.get(ENCRYPTED.name) is not None:
         check_encrypted(ENCRYPTED.of(body), body, has_oplog=context.store.oplog_enabled)

@@ -12,7 +12,7 @@ from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unused
-from headrace.dispatch.namespaces import check_database, check_namespace, for_changing, target
+from headrace.dispatch.namespaces import VERSIONS, check_database, check_namespace, check_writable, for_changing, target
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection, on_database
 from headrace.errors import CommandError
@@ -37,6 +37,8 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
     collection = counted(context, namespace)
     if collection is None:
         return {}
+    if namespace in ACCOUNTS:
+        raise CommandError(20, f"can't drop system collection {namespace}")
     if collection.is_time_series or is_buckets(collection.name):
         counted(context, buckets_namespace(namespace) if collection.is_time_series else namespace)
         if (collection := context.txn.collection(namespace)) is None:
@@ -78,11 +80,8 @@ def rename(context: CommandContext, request: Request) -> dict[str, Any]:
     """renameCollection: raise 26 without a source, 48 if the target exists and `dropTarget` is not set."""
     body = request.body
     source, goal = check_namespace(body[request.name]), check_namespace(TO.of(body))
-    for namespace in (source, goal):
-        for_changing(namespace)
-        if namespace in ACCOUNTS:
-            name = namespace.partition(".")[2]
-            raise CommandError(20, f"renaming {name} collection or renaming to {name} is not allowed")
+    for end, namespace in (("source", source), ("target", goal)):
+        _check_renamed(end, namespace)
     if DROP_TARGET.of(body):
         counted(context, goal)
     wait_until_unused(context, source, goal)
@@ -104,6 +103,17 @@ def rename(context: CommandContext, request: Request) -> dict[str, Any]:
     for namespace in (source, goal):
         context.engine.usage.forget(namespace)
     return {}
+
+
+def _check_renamed(end: str, namespace: str) -> None:
+    """Raise 20 for a namespace that no client may rename or rename to. `end`: which of the two it is."""
+    try:
+        check_writable(namespace)
+    except CommandError as error:
+        raise CommandError(20, f"error with {end} namespace: {error.message}") from error
+    name = namespace.partition(".")[2]
+    if namespace in ACCOUNTS or name in ("system.js", "system.users") or namespace == VERSIONS:
+        raise CommandError(20, f"renaming {name} collection or renaming to {name} is not allowed")
 
 
 def _check_series(source: Collection, existing: Collection | None, goal: str) -> None:

@@ -30,6 +30,7 @@ from headrace.store.indexes.text_keys import is_text
 from headrace.store.indexes.wildcard_keys import WILDCARD, wildcard_of
 from headrace.values.bson import type_name
 from headrace.values.bson.to_string import to_string
+from headrace.values.order import equal
 
 
 def _unknown(path: str, name: str) -> CommandError:
@@ -127,7 +128,7 @@ def is_there(collection: Collection, spec: dict[str, Any], more: list[dict[str, 
 
 def is_like(existing: dict[str, Any], spec: dict[str, Any]) -> bool:
     """Whether two specifications are the same index. Raise 85 or 86 if they conflict."""
-    same_key = list(existing["key"].items()) == list(spec["key"].items())
+    same_key = equal(existing["key"], spec["key"])
     same_name = existing["name"] == spec["name"]
     if same_key and spec["key"] == {"_id": 1}:
         return True
@@ -160,7 +161,8 @@ def is_like(existing: dict[str, Any], spec: dict[str, Any]) -> bool:
 
 
 def _comparable(spec: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in spec.items() if name not in ("v", "ns", "background", "textIndexVersion")}
+    without = ("v", "ns", "key", "background", "textIndexVersion")
+    return {name: value for name, value in spec.items() if name not in without}
 
 
 def _identity(spec: dict[str, Any]) -> Any:

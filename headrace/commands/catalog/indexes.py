@@ -45,6 +45,7 @@ from headrace.store.indexes import index_builds
 from headrace.store.store import Store
 from headrace.timeseries.series import Series
 from headrace.values.bson import encode
+from headrace.values.order import equal
 
 BUILD_INFO: Final = boolean("includeIndexBuildInfo")
 BUILD_UUIDS: Final = boolean("includeBuildUUIDs")
@@ -233,7 +234,7 @@ def _abort_builds(context: CommandContext, collection: Collection, names: list[A
 
 
 def _is_named(index: Index, wanted: Any) -> bool:
-    return index.name == wanted or (type(wanted) is dict and index.spec["key"] == wanted)
+    return index.name == wanted or (type(wanted) is dict and equal(index.spec["key"], wanted))
 
 
 def _distinct_names(names: list[Any]) -> list[str]:

@@ -11,7 +11,7 @@ from headrace.dispatch.access import Grants
 from headrace.dispatch.arguments import Fields, number, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.namespaces import check_namespace, for_changing, target
+from headrace.dispatch.namespaces import check_namespace, for_changing, for_creating, target
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import Requirement, on_collection
 from headrace.errors import CommandError
@@ -37,7 +37,7 @@ def convert(context: CommandContext, request: Request) -> dict[str, Any]:
 def clone(context: CommandContext, request: Request) -> dict[str, Any]:
     """cloneCollectionAsCapped: copy a collection as a capped one. Raise 26, 48 if the new name is taken, 72 or 166."""
     namespace, goal = target(request), check_namespace(f"{request.db}.{TO.of(request.body)}")
-    for_changing(goal)
+    for_creating(goal)
     size = _size(request)
     source = _source(context, namespace)
     if context.txn.collection(goal) is not None:

@@ -38,7 +38,7 @@ from headrace.execution.command_memory import ALLOW_DISK_USE, memory_of
 from headrace.execution.let import variables_of
 from headrace.execution.marked_documents import marks_metadata, shown
 from headrace.execution.near_documents import near_metadata
-from headrace.execution.plan import Finder, check_hint, collation_of
+from headrace.execution.plan import Finder, check_hint, checked_hint, collation_of
 from headrace.execution.planner.key_range import IndexRange
 from headrace.execution.planner.query import Order
 from headrace.execution.sources import Opened, documents, in_order, is_virtual, resolve, stored
@@ -56,6 +56,7 @@ from headrace.query.stages.sort_stage import Sort
 from headrace.store.catalog import Collection
 from headrace.values.bson import decode
 from headrace.values.bson.columns import cut_documents
+from headrace.values.order import equal
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
@@ -136,6 +137,8 @@ _NOT_PLAIN: Final = frozenset({
 
 def check(body: dict[str, Any]) -> None:
     """Raise 9 or 2 for fields that do not go together."""
+    if "$natural" in (body.get("sort") or {}) and body.get("hint") and not equal(body["hint"], body["sort"]):
+        raise CommandError(2, "Cannot use a $natural sort with a hint that is not the same $natural")
     if "awaitData" not in body and "tailable" not in body:
         return
     if AWAIT_DATA.of(body) and not TAILABLE.of(body):
@@ -163,7 +166,7 @@ def selected(
     body = request.body
     collation = collation_of(collection, body.get("collation"))
     sort = body.get("sort") or {}
-    hint = sort if "$natural" in sort else body.get("hint")
+    hint = checked_hint(sort if "$natural" in sort else body.get("hint"))
     backward = hint == {"$natural": -1}
     let = variables_of(context, request)
     projection = body.get("projection")

@@ -12,6 +12,7 @@ from headrace.execution.planner.query import Order, Query, Shape, shape_of
 from headrace.running_command import running_command
 from headrace.store.catalog import Collection, Index
 from headrace.store.view import View
+from headrace.values.order import equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def _named(collection: Collection, items: list[Any]) -> list[Index]:
         for index in collection.indexes
         if any(
             item == index.name
-            or (type(item) is dict and list(item.items()) == list(index.spec["key"].items()))
+            or (type(item) is dict and equal(index.spec["key"], item))
             for item in items
         )
     ]  # fmt: skip

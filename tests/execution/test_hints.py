@@ -1,0 +1,82 @@
+"""Hints and key patterns: fields in order, numbers of every type, no booleans; in every command that takes a hint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from bson import Decimal128, Int64
+
+from headrace.testing.driven import DrivenServer
+
+Document = dict[str, Any]
+
+COMMANDS: dict[str, Callable[[Any], Document]] = {
+    "find": lambda hint: {"find": "c", "filter": {"b": 1}, "hint": hint},
+    "count": lambda hint: {"count": "c", "query": {"b": 1}, "hint": hint},
+    "distinct": lambda hint: {"distinct": "c", "key": "a", "query": {"b": 1}, "hint": hint},
+    "aggregate": lambda hint: {"aggregate": "c", "pipeline": [{"$match": {"b": 1}}], "cursor": {}, "hint": hint},
+    "delete": lambda hint: {"delete": "c", "deletes": [{"q": {"b": 9}, "limit": 0, "hint": hint}]},
+    "update": lambda hint: {"update": "c", "updates": [{"q": {"b": 1}, "u": {"$set": {"c": 1}}, "hint": hint}]},
+    "findAndModify": lambda hint: {"findAndModify": "c", "query": {"b": 1}, "update": {"$set": {"c": 1}}, "hint": hint},
+    "explain": lambda hint: {"explain": {"find": "c", "filter": {"b": 1}, "hint": hint}},
+}
+HINTS: list[tuple[Any, int]] = [
+    ("_id_", 0), ("a_1_b_-1", 0), ({}, 0), ("x", 2),
+    *(({"_id": one}, 0) for one in (1, 1.0, Int64(1), Decimal128("1"))),
+    *(({"_id": other}, 2) for other in (True, 2, -1, "1", None)),
+    ({"a": 1, "b": -1}, 0), ({"a": Int64(1), "b": -1.0}, 0), ({"b": -1, "a": 1}, 2), ({"a": 1}, 2),
+    ({"a": True, "b": -1}, 2),
+    *(({"$natural": one}, 0) for one in (1, -1, 1.0, Int64(-1), Decimal128("-1"))),
+    *(({"$natural": other}, 2) for other in (True, 2, 0, "1", None)), ({"$natural": 1, "a": 1}, 2),
+]  # fmt: skip
+
+
+@pytest.fixture
+def at() -> Iterator[DrivenServer]:
+    with DrivenServer() as server:
+        server.must("t", {"insert": "c", "documents": [{"_id": n, "a": n % 2, "b": n} for n in range(4)]})
+        index = {"key": {"a": 1, "b": -1}, "name": "a_1_b_-1"}
+        server.must("t", {"createIndexes": "c", "indexes": [index]})
+        yield server
+
+
+def code_of(reply: Any) -> int:
+    if reply.get("writeErrors"):
+        return int(reply["writeErrors"][0]["code"])
+    return 0 if reply["ok"] else int(reply["code"])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_the_same_hints(at: DrivenServer, name: str) -> None:
+    for hint, code in HINTS:
+        reply = at.run("t", COMMANDS[name](hint))
+        assert code_of(reply) == code, (name, hint, reply)
+
+
+def test_a_natural_hint_of_any_number_gives_the_order(at: DrivenServer) -> None:
+    for one in (-1, -1.0, Int64(-1), Decimal128("-1")):
+        for body in ({"hint": {"$natural": one}}, {"sort": {"$natural": one}}):
+            found = at.must("t", {"find": "c", **body})["cursor"]["firstBatch"]
+            assert [item["_id"] for item in found] == [3, 2, 1, 0], body
+
+
+@pytest.mark.parametrize(
+    ("hint", "code"),
+    [({"$natural": 1}, 0), ({"$natural": 1.0}, 0), ({"$natural": -1}, 2), ("_id_", 2), ({"_id": 1}, 2), ({}, 0)],
+)
+def test_a_natural_sort_has_no_other_hint(at: DrivenServer, hint: Any, code: int) -> None:
+    assert code_of(at.run("t", {"find": "c", "sort": {"$natural": 1}, "hint": hint})) == code
+
+
+def test_a_key_pattern_names_an_index_by_its_fields_in_order(at: DrivenServer) -> None:
+    reverse = {"b": -1, "a": 1}
+    assert code_of(at.run("t", {"dropIndexes": "c", "index": reverse})) == 27
+    assert code_of(at.run("t", {"collMod": "c", "index": {"keyPattern": reverse, "hidden": True}})) == 27
+    assert code_of(at.run("t", {"collMod": "c", "index": {"keyPattern": {"a": True, "b": -1}, "hidden": True}})) == 27
+    same = {"key": {"a": Int64(1), "b": Decimal128("-1")}, "name": "a_1_b_-1"}
+    made = at.must("t", {"createIndexes": "c", "indexes": [same]})
+    assert made["numIndexesBefore"] == made["numIndexesAfter"] == 2
+    at.must("t", {"collMod": "c", "index": {"keyPattern": {"a": 1.0, "b": -1}, "hidden": True}})
+    at.must("t", {"dropIndexes": "c", "index": {"a": 1.0, "b": Int64(-1)}})
