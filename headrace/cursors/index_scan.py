@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from headrace import limits
@@ -113,7 +114,7 @@ class IndexScan(ChunkedScan):
 
     __slots__ = (
         "_backward", "_collection", "_index", "_last", "_range", "_ranges", "_reader", "_seen", "_skip", "_summary",
-        "document_count", "key_count", "left_out_count",
+        "document_count", "key_count", "keys", "left_out_count",
     )  # fmt: skip
 
     def __init__(
@@ -133,6 +134,8 @@ class IndexScan(ChunkedScan):
         self._summary = plan_summary("IXSCAN", index)
         self._last: bytes | None = None
         self._range = 0  # earlier ranges were read
+        self.keys: list[bytes] = []
+        """The keys of the documents of the last chunk, if these are whole and each has one key."""
         self.key_count = 0
         self.document_count = self.left_out_count = 0
 
@@ -143,6 +146,8 @@ class IndexScan(ChunkedScan):
         )  # fmt: skip
 
     def _chunk(self) -> list[bytes] | None:
+        if self._reader is None and self._seen is None:
+            return self._whole_documents()
         ranges = self._ranges[self._range : self._range + RANGE_COUNT]
         if not ranges:
             return None
@@ -167,9 +172,33 @@ class IndexScan(ChunkedScan):
                 break
         else:
             self._range += len(ranges)
+        self._note(count, fetched)
+        return chunk
+
+    def _note(self, count: int, fetched: int) -> None:
         self.key_count += count
         self.document_count += fetched
         examined(self._summary, fetched, 0 if self._summary in WITHOUT_KEYS else count)
+
+    def _whole_documents(self) -> list[bytes] | None:
+        """Return a chunk of whole documents, each with its key in `keys`. They are fetched many at a time."""
+        ranges = self._ranges[self._range : self._range + RANGE_COUNT]
+        if not ranges:
+            return None
+        view = self._view()
+        walked = list(islice(self._walk(view, ranges), self._count))
+        there = [item for item in walked if item[1] is not LEFT_OUT]
+        self.left_out_count += len(walked) - len(there)
+        chunk = view.fetch_many(self._collection, self._index, there, limits.VIEW_CHUNK_BYTES)
+        if len(chunk) < len(there):  # these are large: walk to the others again
+            there = there[: len(chunk)]
+            walked = walked[: walked.index(there[-1]) + 1]
+        elif len(walked) < self._count:
+            self._range += len(ranges)
+        if walked:
+            self._last = walked[-1][0]
+        self.keys = [key for key, _ in there]
+        self._note(len(walked), len(chunk))
         return chunk
 
 

@@ -17,7 +17,7 @@ Rule: explain shows the `ReadPlan` that is executed. The counts come from its sc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -171,6 +171,13 @@ class CountingView(View):
     def fetch(self, collection: Collection, index: Index, record: bytes) -> bytes:
         self._examined.now.documents += 1
         return super().fetch(collection, index, record)
+
+    def fetch_many(
+        self, collection: Collection, index: Index, entries: Sequence[tuple[bytes, bytes]], bytes_max: int
+    ) -> list[bytes]:
+        documents = super().fetch_many(collection, index, entries, bytes_max)
+        self._examined.now.documents += len(documents)
+        return documents
 
 
 def read_stage(plan: ReadPlan | None, spec: dict[str, Any]) -> Stage:

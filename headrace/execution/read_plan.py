@@ -200,33 +200,28 @@ def _in_sure_ranges(
     """Return the matches. Documents with keys in sure ranges match without a test; the filter tests the others."""
     collection, finder = plan.collection, plan.finder
     ends = list(chain.from_iterable(access.sure))
-    flags: list[bool] = []
     assert finder.predicate is not None
     test, node = finder.predicate.test, finder.predicate.node
     is_region = isinstance(node, LeafMatchExpression) and node.kind is MatchType.GEO
     raw_test = node.argument.raw_test(node.path) if is_region else None
-
-    def reader(view: View, key: bytes, record: bytes) -> tuple[bytes, bool]:
-        flags.append(bisect_right(ends, key) % 2 == 1)
-        return view.fetch(collection, access.index, record), True
 
     def keep(chunk: list[bytes]) -> list[bytes]:
         """Return the matches of a chunk. Test all if the state of a later batch has documents with arrays."""
         now = context.view.collection(collection.namespace)
         indexes = () if now is None else now.indexes
         is_sure = any(index.number == access.index.number and not index.traits for index in indexes)
-        known, kept = flags.copy(), []
-        flags.clear()
-        for raw, matches in zip(chunk, known):
+        kept = []
+        for raw, key in zip(chunk, scan.keys.copy()):
             tick()
-            if not (is_sure and matches):
+            matches = is_sure and bisect_right(ends, key) % 2 == 1
+            if not matches:
                 found = None if raw_test is None else raw_test(raw)
                 matches = test(decode(raw)) if found is None else found
             if matches:
                 kept.append(raw)
         return kept
 
-    (scan,) = plan.scans = index_scans(context, collection, access, wanted, reader)
+    (scan,) = plan.scans = index_scans(context, collection, access, wanted)
     scan.keep = keep
     return scan
 

@@ -9,6 +9,7 @@ Source: the published scheme of the S2 library (Apache 2.0), with its quadratic 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import asin, sqrt
 from typing import Final, NamedTuple
 
@@ -48,6 +49,18 @@ def _leaf_at(face: int, i: int, j: int) -> int:
         made |= found >> 2 << 2 * shift
         orientation = found & 3
     return made << 1 | 1
+
+
+def position(face: int, level: int, i: int, j: int) -> int:
+    """Return the position of a cell on the curve of its face, two bits a level."""
+    made, orientation = 0, face & _SWAP
+    padding = -level % 4
+    i, j = i << padding, j << padding
+    for shift in range(level + padding - 4, -1, -4):
+        found = _LOOKUP[orientation << 8 | (i >> shift & 15) << 4 | j >> shift & 15]
+        made = made << 8 | found >> 2
+        orientation = found & 3
+    return made >> 2 * padding
 
 
 def _place(p: Vector) -> tuple[int, int, int]:
@@ -164,6 +177,26 @@ def ends(number: int) -> tuple[int, int]:
     """Return the first and the last number of a cell's leaves."""
     low = number & -number
     return number - low + 1, number + low - 1
+
+
+def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and last numbers, signed, of the leaves in some cells. Neighbouring cells share a span."""
+    made: list[tuple[int, int]] = []
+    first, last = 0, -_NEXT
+    for number in sorted([number - _SIGN if number >= _SIGN // 2 else number for number in numbers]):
+        low = number & -number
+        if number - low + 1 <= last + _NEXT and made:
+            last = max(last, number + low - 1)
+            made[-1] = first, last
+        else:
+            first, last = number - low + 1, number + low - 1
+            made.append((first, last))
+    return made
+
+
+_NEXT: Final = 2
+"""The difference between the numbers of neighbouring leaves."""
+_SIGN: Final = 1 << 64
 
 
 def ancestors(number: int) -> list[int]:

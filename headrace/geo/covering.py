@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from headrace.geo.cells import FACES, LEAF_LEVEL, Cell, cell_at, leaf
 from headrace.geo.near_cells import SphereCells
 from headrace.geo.polygons import Edge
+from headrace.geo.rows import RADIUS_MAX, RADIUS_MIN, circle_rows, numbers_of
 from headrace.geo.shapes import Cap, Geometry
 from headrace.geo.sphere import SIGN_ERROR, Vector, angle, edge_normal, normalized
 
@@ -54,6 +55,8 @@ def stored_cells(shape: Geometry) -> list[int]:
 def query_cells(area: Geometry | Cap) -> Cover:
     """Return the cells that a query for an area searches."""
     if isinstance(area, Cap):
+        if RADIUS_MIN <= area.radius <= RADIUS_MAX:
+            return Cover(*numbers_of(*circle_rows(area, _SLACK)))
         return _cover_circle(area, _CIRCLE_COUNT)
     inside: list[int] = []
     made: dict[int, None] = {}

@@ -73,18 +73,18 @@ _RAW_POINT: Final = b"=\0\0\0\x02type\0\x06\0\0\0Point\0\x04coordinates\0\x1b\0\
 _RAW_FLOATS: Final = Struct("<d3xd")
 
 
-def raw_plain_points(name: str) -> Callable[[bytes], Vector | None]:
-    """Return a function that applies `plain_point` to a field of a raw document. The field holds an object or an array.
-    The function also returns None if the bytes do not show which element is the field."""
+def raw_plain_points(name: str) -> Callable[[bytes], Pair | None]:
+    """Return a function that reads the coordinates of a `plain_point` from a field of a raw document. The field holds
+    an object or an array. The function also returns None if the bytes do not show which element is the field."""
     field, array = b"\x03" + name.encode() + b"\0", b"\x04" + name.encode() + b"\0"
     head = field + _RAW_POINT
 
-    def found(raw: bytes) -> Vector | None:
+    def found(raw: bytes) -> Pair | None:
         at = raw.find(head)
         if at < 0 or raw.count(field) != 1 or array in raw:
             return None
         x, y = _RAW_FLOATS.unpack_from(raw, at + len(head))
-        return vector(x, y) if -180 <= x <= 180 and -90 <= y <= 90 else None
+        return (x, y) if -180 <= x <= 180 and -90 <= y <= 90 else None
 
     return found
 

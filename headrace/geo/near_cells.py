@@ -19,8 +19,8 @@ _ROUNDING: Final = 1e-15
 """The error of a cosine."""
 
 
-def _in_face(face: int, p: Vector) -> Vector:
-    """The coordinates of a point on the axes of a face: the axis through its middle, then u and v."""
+def in_face(face: int, p: Vector) -> Vector:
+    """Return the coordinates of a point on the axes of a face: the axis through its middle, then u and v."""
     x, y, z = p
     if face == 0:
         return x, y, z
@@ -33,7 +33,8 @@ def _in_face(face: int, p: Vector) -> Vector:
     return (-y, -z, x) if face == 4 else (-z, y, x)
 
 
-def _flat(s: float) -> float:
+def flat(s: float) -> float:
+    """Return the coordinate on a face, from -1 to 1, at a fraction of the width of the face's grid."""
     return (4 * s * s - 1) / 3 if s >= 0.5 else (1 - 4 * (1 - s) * (1 - s)) / 3
 
 
@@ -47,7 +48,7 @@ class SphereCells:
     def __init__(self, centre: Vector, unit: float) -> None:
         self._centre = centre
         self._unit = unit
-        self._faces = [_in_face(face, centre) for face in range(6)]
+        self._faces = [in_face(face, centre) for face in range(6)]
 
     def roots(self) -> tuple[Cell, ...]:
         """Return the cells that together cover the earth."""
@@ -74,8 +75,8 @@ class SphereCells:
         """The sines of the distances by which the place is outside of each of the four planes."""
         f, u, v = self._faces[cell.face]
         count = 1 << cell.level
-        left, right = _flat(cell.i / count), _flat((cell.i + 1) / count)
-        low, high = _flat(cell.j / count), _flat((cell.j + 1) / count)
+        left, right = flat(cell.i / count), flat((cell.i + 1) / count)
+        low, high = flat(cell.j / count), flat((cell.j + 1) / count)
         return (
             (left * f - u) / sqrt(1 + left * left), (u - right * f) / sqrt(1 + right * right),
             (low * f - v) / sqrt(1 + low * low), (v - high * f) / sqrt(1 + high * high),
@@ -107,7 +108,7 @@ class SphereCells:
             if f <= 0:
                 return None if self.least(cell) > radius + slack else False
             count = 1 << level
-            left, right, low, high = _flat(i / count), _flat((i + 1) / count), _flat(j / count), _flat((j + 1) / count)
+            left, right, low, high = flat(i / count), flat((i + 1) / count), flat(j / count), flat((j + 1) / count)
             if left * f - u > far * sqrt(1 + left * left) or u - right * f > far * sqrt(1 + right * right):
                 return None
             if low * f - v > far * sqrt(1 + low * low) or v - high * f > far * sqrt(1 + high * high):

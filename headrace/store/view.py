@@ -15,14 +15,14 @@ so that keys sort as numbers do.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace import limits
 from headrace.hashing import sha256
 from headrace.store.catalog import Catalog, Collection, Index
-from headrace.store.checksums.transaction import DamagedValue
+from headrace.store.checksums.transaction import CheckedTransaction, DamagedValue
 from headrace.store.kv import Cursor, SharedRead, Transaction, chunk_of
 from headrace.store.overlay_cursor import Item, OverlayCursor
 from headrace.store.state import NOT_COUNTED, DocumentCount, StoreState
@@ -303,6 +303,25 @@ class View:
                 f"the index {index.name} of {collection.namespace}", "names a document that is not there"
             )
         return document
+
+    def fetch_many(
+        self, collection: Collection, index: Index, entries: Sequence[tuple[bytes, bytes]], bytes_max: int
+    ) -> list[bytes]:
+        """Return the documents of index entries, (key, record) each: the first, and more up to about `bytes_max`."""
+        if not isinstance(self.kv, CheckedTransaction):
+            documents, size = [], 0
+            for _, record in entries:
+                documents.append(View.fetch(self, collection, index, record))
+                size += len(documents[-1])
+                if size >= bytes_max:
+                    break
+            return documents
+        prefix = collection.number_key
+        keys = [prefix + record for _, record in entries]
+        found = self.kv.get_many(keys, bytes_max, db=self.tables["documents"])
+        if None in found:
+            self.fetch(collection, index, entries[found.index(None)][1])
+        return found  # type: ignore[return-value]
 
     def known_count(self, collection: Collection) -> DocumentCount | None:
         """Return the full or partial count of a collection; None if there is none."""

@@ -7,6 +7,7 @@ as the list of measurements does.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from random import Random
 from typing import Any, Final
@@ -302,7 +303,7 @@ class SeriesRun:
         if got is None:
             return
         forms = [
-            sorted(str((hash_key(row["_id"]), row["n"], row["low"], row["high"])) for row in rows)
+            Counter((hash_key(row["_id"]), row["n"], str(row["low"]), str(row["high"])) for row in rows)
             for rows in (got, _run([*asked["before"], last], matched))
         ]
         if forms[0] != forms[1]:

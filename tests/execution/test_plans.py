@@ -76,7 +76,7 @@ class Seen:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        index_keys, count_keys, fetch = View.index_keys, View.count_keys, View.fetch
+        index_keys, count_keys, fetch, fetch_many = View.index_keys, View.count_keys, View.fetch, View.fetch_many
         scan_chunk, scan, keys_within = View.scan_chunk, View.scan, View.index_keys_within
         trials, has_few_values = choice.run_trials, skip_scan._has_few_values
 
@@ -91,13 +91,18 @@ class Seen:
                 yield item
 
         def counted_count(*args: Any) -> Any:
-            count, last = count_keys(*args)
-            self.keys += count * self.counts
-            return count, last
+            counted = count_keys(*args)
+            self.keys += counted.key_count * self.counts
+            return counted
 
         def counted_fetch(*args: Any) -> Any:
             self.documents += self.counts
             return fetch(*args)
+
+        def counted_fetch_many(*args: Any) -> Any:
+            documents = fetch_many(*args)
+            self.documents += len(documents) * self.counts
+            return documents
 
         def counted_chunk(*args: Any, **options: Any) -> Any:
             chunk = scan_chunk(*args, **options)
@@ -122,6 +127,7 @@ class Seen:
         with (
             mock.patch.multiple(
                 View, index_keys=counted_keys, count_keys=counted_count, fetch=counted_fetch,
+                fetch_many=counted_fetch_many,
                 index_keys_within=counted_keys_within, scan_chunk=counted_chunk, scan=counted_scan,
             ),
             mock.patch.object(choice, "run_trials", uncounted(trials)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from math import cos, degrees, radians, sin
 from random import Random
 from types import FrameType
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from bson import Decimal128, Int64
 
-from headrace.geo.geojson import plain_point, raw_plain_points
+from headrace.geo.geojson import raw_plain_points
 from headrace.geo.regions import Region, parse_region
 from headrace.testing.driven import DrivenServer
 from headrace.values.bson import encode
@@ -90,7 +91,7 @@ def test_a_point_costs_few_calls() -> None:
 def test_a_point_is_read_from_the_bytes_of_its_document() -> None:
     find, spot = raw_plain_points("at"), point(13.4, 52.5)
     same = find(encode({"_id": 1, "name": "x", "at": spot, "b": {"to": spot}}))
-    assert same == plain_point(spot)
+    assert same == (13.4, 52.5)
     for other in (
         {"at": [13.4, 52.5]}, {"at": [13.4, 52.5], "b": {"at": spot}}, {"at": spot, "b": {"at": spot}},
         {"at": {"x": 1.0, "y": 2.0}, "b": {"at": spot}}, {"at": {**spot, "name": "x"}}, {"at": point(181.0, 0.0)},
@@ -137,3 +138,22 @@ def test_points_in_sure_cells_are_those_that_match(key: dict[str, Any]) -> None:
             cursor = at.must("t", {"getMore": cursor["id"], "collection": "c"})["cursor"]
             got += cursor["nextBatch"]
         assert not any(item["at"] == line for item in got)
+
+
+@pytest.mark.parametrize("argument", REGIONS)
+def test_the_bytes_of_a_point_match_as_the_point_does(argument: dict[str, Any]) -> None:
+    """Also points at the edge, within the errors of the quick test."""
+    random, region = Random(2), parse_region("$geoWithin", argument)
+    test = region.raw_test("at")
+    assert test is not None and region.raw_test("a.at") is None
+    places = [(random.uniform(-180, 180), random.uniform(-90, 90)) for _ in range(200)]
+    places += [(random.uniform(-12, 12), random.uniform(-12, 12)) for _ in range(200)]
+    places += [(degrees(0.17) * (1 + random.choice([-1, 1]) * 10.0**-digits), 0.0) for digits in range(1, 17)]
+    places += [(0.0, degrees(0.17) + number * 1e-15) for number in range(-20, 20)] + [(5.0, 5.0), (180.0, 90.0)]
+    for lng, lat in places:
+        assert test(encode({"_id": 1, "at": point(lng, lat)})) == region(point(lng, lat)), (lng, lat)
+
+
+def test_many_edges_are_not_tested_without_a_pause() -> None:
+    ring = [[10 * cos(radians(3 * at)), 10 * sin(radians(3 * at))] for at in range(120)]
+    assert parse_region("$geoWithin", {"$geometry": polygon([*ring, ring[0]])}).raw_test("at") is None

@@ -12,7 +12,7 @@ is not used, because it lacks documents.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from bson import Int64
 
@@ -68,23 +68,13 @@ def _square_intervals(index: Index, box: Box) -> Intervals:
 
 def cell_intervals(numbers: Sequence[int], *, with_shapes: bool) -> Intervals:
     """Return the ranges of all cells inside the given ones. `with_shapes`: also the cells that contain these."""
-    from headrace.geo.cells import ancestors, ends, signed
+    from headrace.geo.cells import ancestors, signed, spans
 
-    spans: list[tuple[int, int]] = []
-    for first, last in sorted([(signed(first), signed(last)) for first, last in map(ends, numbers)]):
-        if spans and first <= spans[-1][1] + _NEXT:
-            spans[-1] = spans[-1][0], max(last, spans[-1][1])
-        else:
-            spans.append((first, last))
-    made = [_between(Int64(first), Int64(last)) for first, last in spans]
+    made = [_between(Int64(first), Int64(last)) for first, last in spans(numbers)]
     if not with_shapes:
         return made
     around = {around for number in numbers for around in ancestors(number)}
     return union([*made, *(point(Int64(signed(number))) for number in around)])
-
-
-_NEXT: Final = 2
-"""The difference between the numbers of neighbouring leaf cells."""
 
 
 def _between(first: Int64, last: Int64) -> Interval:
