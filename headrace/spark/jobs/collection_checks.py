@@ -22,16 +22,15 @@ from headrace.spark.mongodb.collection_identity import (
     CollectionReplaced,
     collection_uuids,
     ended_collections,
-    position_at,
     replaced_message,
 )
 from headrace.spark.mongodb.collection_selection import Namespace, namespace_of, text_of
 from headrace.spark.mongodb.listed_collections import KINDS, list_collections, listed
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
-from headrace.spark.mongodb.source_options import SourceOptions, server_name
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.table_owner import TableOwner
-from headrace.values.position import from_timestamp
+from headrace.values.position import from_timestamp, to_timestamp
 from headrace.values.token import decode_token
 
 Known = dict[str, CollectionIdentity]
@@ -148,8 +147,8 @@ def _notices(options: SourceOptions, known: Known, uuids: dict[str, str], *, pla
     changed = {name: each for name, each in known.items() if each.uuid and each.uuid != uuids.get(name, "")}
     if not changed:
         return []
-    start = position_at(min(each.since for each in changed.values())) if planned else options.start
-    ended = ended_collections(options, start)
+    since = to_timestamp(min(each.since for each in changed.values()))
+    ended = ended_collections(options, StreamPosition("time", time=since) if planned else options.start)
     server = server_name(options.uri)
     for name, each in changed.items():
         if ended is not None and name not in ended:

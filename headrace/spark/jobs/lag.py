@@ -41,14 +41,6 @@ def lag_of(options: SourceOptions, positions: Sequence[ServerPosition]) -> Lag:
     return Lag(sum(lag.event_count for lag in lags), max((lag.seconds for lag in lags), default=0), collections)
 
 
-def document_count(options: SourceOptions) -> int | None:
-    """Return the servers' estimate of a snapshot's documents; None if the source is not one collection."""
-    if not (options.database and options.collection):
-        return None
-    collections = [client_of(one.uri)[options.database][options.collection] for one in options.servers]
-    return sum(collection.estimated_document_count() for collection in collections)
-
-
 def documents_of(options: SourceOptions, names: Iterable[str]) -> int:
     """Return the server's estimate of the documents in these collections."""
     client = client_of(options.uri)

@@ -30,7 +30,7 @@ from pyspark.sql.streaming.listener import (
 from headrace.clock import Clock, SystemClock
 from headrace.spark.jobs.checkpoint import server_positions
 from headrace.spark.jobs.collection_states import collections_offsets
-from headrace.spark.jobs.lag import document_count, documents_of, lag_of
+from headrace.spark.jobs.lag import documents_of, lag_of
 from headrace.spark.jobs.metrics import JobMetrics
 from headrace.spark.masks.mask import Mask
 from headrace.spark.mongodb.mongodb_stream import PositionLost
@@ -159,10 +159,11 @@ class MetricsListener(StreamingQueryListener):
             # The source handles the error; the metrics keep their values.
             return
 
-    def _documents_total(self, options: SourceOptions) -> int | None:
+    def _documents_total(self, options: SourceOptions) -> int:
         """Return how many documents the snapshot has; with several collections, those read and those yet to be read."""
         if not options.several:
-            return document_count(options)
+            name = f"{options.database}.{options.collection}"
+            return sum(documents_of(one, [name]) for one in options.servers)
         if self._waiting is None:
             self._waiting = {
                 server: [*offset.waiting, *([offset.reading.name] if offset.reading else [])]

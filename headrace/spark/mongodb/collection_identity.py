@@ -19,7 +19,6 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.server_history import HistoryChanged
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
-from headrace.values.position import to_timestamp
 
 _ENDING: Final = ({"$match": {"operationType": {"$in": ["drop", "rename"]}}},)
 
@@ -76,11 +75,6 @@ def left_names(mongodb: MongoDBStream, after: Token) -> tuple[list[Namespace], b
             for event in cursor.next_batch(wait_ms=20):
                 names += [(name["db"], name["coll"]) for name in (event["ns"], event.get("to")) if name]
         return names, cursor.closed
-
-
-def position_at(since: int) -> StreamPosition:
-    """Return the position of a stream that has every event from the position `since` on."""
-    return StreamPosition("time", time=to_timestamp(since))
 
 
 def replaced_message(name: str, server: str, before: str, now: str) -> str:

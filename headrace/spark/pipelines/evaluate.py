@@ -18,6 +18,7 @@ import pyarrow as pa
 from headrace.errors import CommandError
 from headrace.spark.pipelines import row_events
 from headrace.spark.pipelines.program import Document, Flow, Program, fields_of, flow_of
+from headrace.spark.rows.extjson import dumps
 
 FAILED: Final = "_failed"
 """The column with the reason why the stages failed on a row."""
@@ -31,15 +32,10 @@ class DocumentReader:
 
     document: str | None = None
 
-    def read(
-        self, batch: pa.RecordBatch, fields: Collection[str] | None = None, texts: dict[int, str] | None = None
-    ) -> list[Document | None]:
-        """Return the documents of a batch; None for a row without one. With `fields` other fields may be omitted.
-
-        For `texts` see `row_events.events`.
-        """
+    def read(self, batch: pa.RecordBatch, fields: Collection[str] | None = None) -> list[Document | None]:
+        """Return the documents of a batch; None for a row without one. With `fields` other fields may be omitted."""
         if self.document is None:
-            return list(row_events.events(batch, fields, texts))
+            return list(row_events.events(batch, fields))
         column = batch.column(self.document)
         read = row_events.reader(column.type)
         return [None if cell is None else read(cell) for cell in column.to_pylist()]
@@ -99,13 +95,11 @@ class MakeDocuments:
 
         The rows on which the stages failed come last, with the documents that the stages were given.
         """
+        documents = self.source.read(batch)
+        indexes, made = run_over(documents, flow, failed)
         if self.source.document is None:
-            texts: dict[int, str] = {}
-            documents = self.source.read(batch, texts=texts)  # kept alive: `texts` refers to them by id
-            indexes, made = run_over(documents, flow, failed)
             made += [documents[index] for index in failed.reasons]
-            return [*indexes, *failed.reasons], pa.string(), [row_events.text_of(document, texts) for document in made]
-        indexes, made = run_over(self.source.read(batch), flow, failed)
+            return [*indexes, *failed.reasons], pa.string(), list(map(dumps, made))
         column = batch.column(self.into)
         write = row_events.writer(column.type)
         cells = [*(write(document) for document in made), *(column[index].as_py() for index in failed.reasons)]

@@ -27,7 +27,6 @@ from headrace.spark.mongodb.stream_fingerprint import difference
 from headrace.spark.rows.tokens import TIME_END, Token
 from headrace.spark.timetravel.archive_table import (
     ArchiveContents,
-    ArchivedSnapshot,
     ArchiveTable,
     ArchiveUnfit,
     EventSpan,
@@ -38,9 +37,6 @@ from headrace.values.arrow import in_slice
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-__all__ = ["Archive", "ArchiveUnfit", "end_at", "has_events", "read_events", "resolve"]
 
 
 class Archive:
@@ -62,17 +58,9 @@ class Archive:
             raise ArchiveUnfit(f"the tokens of the table {self._path} are masked: the server knows none of them")
         return contents
 
-    def spans(self) -> tuple[EventSpan, ...]:
-        """Return the spans of complete events, in order."""
-        return self.contents().spans
-
-    def snapshots(self) -> tuple[ArchivedSnapshot, ...]:
-        """Return the complete snapshots, in order."""
-        return self.contents().snapshots
-
     def span(self, token: Token) -> EventSpan | None:
         """Return the span that contains the position; None if none does."""
-        return next((span for span in self.spans() if span.first.text <= token.text <= span.last.text), None)
+        return next((span for span in self.contents().spans if span.first.text <= token.text <= span.last.text), None)
 
     def batch_end(self, start: Token, bounds: BatchLimits, until: Timestamp | None) -> BatchEnd | None:
         """Return the end of a micro-batch after `start`, by the rules of `read_ahead.py`; None if no events follow.
@@ -139,7 +127,7 @@ class Archive:
 
     def description(self) -> str:
         """Return a sentence that says which events the archive has, for errors about missing ones."""
-        spans = [f"after {span.first.text} up to {span.last.text}" for span in self.spans()]
+        spans = [f"after {span.first.text} up to {span.last.text}" for span in self.contents().spans]
         return f"The archive {self._path} has the events {' and '.join(spans) or 'of no time'}."
 
     def check(self, table: pa.Table | pa.RecordBatch) -> None:
@@ -202,7 +190,7 @@ def resolve(mongodb: MongoDBStream, position: StreamPosition) -> Token:
         return mongodb.resolve(position)
     archive = Archive(mongodb.options)
     if position.kind == "earliest":
-        live, spans = mongodb.resolve(position), archive.spans()
+        live, spans = mongodb.resolve(position), archive.contents().spans
         # If the archive ends before the oplog begins, there is a gap, so the earliest position is the oplog's.
         return min(live, spans[-1].first) if spans and not _why_gone(mongodb, spans[-1].last) else live
     try:

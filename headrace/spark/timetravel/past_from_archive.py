@@ -56,7 +56,7 @@ Documents = dict[str, MirrorRow]
 def base_at(options: SourceOptions, token: Token) -> ArchivedSnapshot:
     """Return the latest snapshot from which the collection at `token` can be computed. Raise PastUnknown."""
     archive = Archive(options)
-    base = next((base for base in reversed(archive.snapshots()) if base.end.text <= token.text), None)
+    base = next((base for base in reversed(archive.contents().snapshots) if base.end.text <= token.text), None)
     if base is None:
         raise PastUnknown(f"the archive {options.archive} has no complete snapshot from before {token.text}")
     if not has_events(MongoDBStream(options), base.begin, token):

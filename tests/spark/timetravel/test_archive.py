@@ -20,7 +20,8 @@ from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.source.options import parse_options
 from headrace.spark.stream.server_stream import Offset
 from headrace.spark.timetravel import archive as archive_module
-from headrace.spark.timetravel.archive import Archive, ArchiveUnfit
+from headrace.spark.timetravel.archive import Archive
+from headrace.spark.timetravel.archive_table import ArchiveUnfit
 from tests.spark.support.archives import ArchivedServer, Row, advance, batches, run, tokens
 
 pytestmark = pytest.mark.process
@@ -190,14 +191,14 @@ def test_a_snapshot_that_follows_missing_events_begins_a_new_span(archived: Arch
     archived.begin(startingPosition="snapshot")
     archived.write(random_, 6)
     archived.archive()
-    first = archive_of(archived).spans()
+    first = archive_of(archived).contents().spans
     assert len(first) == 1
     archived.write(random_, 9)
     archived.prune()
     archived.begin(startingPosition="snapshot")  # its checkpoint was lost
     archived.write(random_, 6)
     archived.archive()
-    spans = archive_of(archived).spans()
+    spans = archive_of(archived).contents().spans
     assert len(spans) == 2 and spans[0] == first[0]
     archived.prune()
     table = [
@@ -222,7 +223,7 @@ def test_a_snapshot_behind_an_invalidate_leaves_nothing_out(archived: ArchivedSe
     archived.write(random_, 8)
     archived.archive()
     archived.prune()
-    (span,) = archive_of(archived).spans()
+    (span,) = archive_of(archived).contents().spans
     batches_read = run(
         archived.stream(startingPosition=span.first.text),
         archived.stream(startingPosition=span.first.text).initialOffset(),
@@ -285,7 +286,7 @@ def test_a_quiet_stretch_is_no_gap_once_an_empty_batch_was_noted(
     archived.prune()
     with pytest.raises(PositionLost):
         archived.read(archive="", startingPosition=everything[-1]["token"])
-    assert archive_of(archived).spans()[-1].last == noted
+    assert archive_of(archived).contents().spans[-1].last == noted
     archived.collection.insert_one({"_id": "last"})
     batches_read = [*tokens(everything)[1:], *tokens(archived.read(startingPosition=everything[-1]["token"]))]
     assert tokens(archived.read(startingPosition=everything[0]["token"])) == batches_read

@@ -20,8 +20,7 @@ from headrace.spark.rows.extjson import dumps
 from headrace.spark.rows.not_held import NotHeld, reason_of
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.options import parse_options
-from headrace.spark.timetravel.archive import ArchiveUnfit
-from headrace.spark.timetravel.archive_table import WINDOW_ROWS
+from headrace.spark.timetravel.archive_table import WINDOW_ROWS, ArchiveUnfit
 from headrace.spark.timetravel.past_from_archive import _NAMES, _rows, base_at, documents_at
 from headrace.spark.timetravel.past_from_images import PastUnknown
 from headrace.values.bson import decode, encode
