@@ -143,12 +143,12 @@ class Channels:
         live = self._live
         if not live:
             return
-        entries, at = committed.entries, 0
+        keys, entries, at = committed.keys, committed.entries, 0
         for topics, _, last in committed.runs:
             channels = [live[key] for key in channel_keys(topics, live)]
-            while at < len(entries) and (position := int.from_bytes(entries[at][0], "big")) <= last:
+            while at < len(entries) and (position := int.from_bytes(keys[at], "big")) <= last:
                 if channels:
-                    entry = DecodedEntry(entries[at][1])
+                    entry = DecodedEntry(entries[at])
                     for channel in channels:
                         channel.append(position, entry)
                 at += 1

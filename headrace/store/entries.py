@@ -110,17 +110,18 @@ def insert_entries(
     before = head + _O
     end = _BEFORE_WALL + _INT64(wall_ms) + b"\x00"
     fixed = len(before) + len(_O2) + TAIL_BYTES + 4
-    made = []
-    pack, pack_ts = _INT32, _UINT64
+    pack, pack_ts, join = _INT32, _UINT64, b"".join
+    positions = range(first, first + len(documents))
     if retried is None:
-        for position, (document, key) in enumerate(zip(documents, keys), first):
-            size = pack(fixed + len(document) + len(key))
-            made.append(b"".join((size, before, document, _O2, key, _BEFORE_TS, pack_ts(position), end)))
-        return made
+        return [
+            join((pack(fixed + len(document) + len(key)), before, document, _O2, key, _BEFORE_TS, pack_ts(at), end))
+            for document, key, at in zip(documents, keys, positions)
+        ]
+    made = []
     statement, previous = retried
     end = end[:-1]
     fixed += len(_STMT) + 4 + PREVIOUS_BYTES
-    for position, (document, key) in enumerate(zip(documents, keys), first):
+    for document, key, position in zip(documents, keys, positions):
         size, number = pack(fixed + len(document) + len(key)), pack(statement + position - first)
         made.append(
             b"".join(

@@ -6,6 +6,7 @@ regular expressions and undefined (error 2).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
@@ -43,6 +44,25 @@ def identified(document: bytes) -> tuple[bytes, bytes, bytes]:
         return document, key, _INT32.pack(size + 10) + document[4:end] + b"\x00"
     document = with_id_first(document)
     return (document, *identify(document))
+
+
+def identified_many(documents: Sequence[bytes], prefix: bytes) -> tuple[list[bytes], list[bytes], list[bytes]]:
+    """Apply `identified` to each document; return a list of each result. `prefix`: put in front of the keys."""
+    if max(map(len, documents)) <= limits.DOCUMENT_BYTES_MAX:
+        elements = [document[4:21] for document in documents]
+        if _are_object_ids(b"".join(elements), len(documents)):
+            start = prefix + b"\x64"
+            keys = [start + element[5:] for element in elements]
+            return list(documents), keys, [b"\x16\x00\x00\x00" + element + b"\x00" for element in elements]
+    ready, keys_only, key_documents = map(list, zip(*map(identified, documents)))
+    return ready, [prefix + key for key in keys_only], key_documents
+
+
+def _are_object_ids(elements: bytes, count: int) -> bool:
+    """Return whether these are `count` elements `_id` of 17 bytes, looking at one byte of all elements at a time."""
+    return len(elements) == 17 * count and all(
+        elements[at::17] == bytes((byte,)) * count for at, byte in enumerate(_OBJECT_ID)
+    )
 
 
 def identify(document: bytes) -> tuple[bytes, bytes]:

@@ -6,7 +6,7 @@ same interface. Keys and values are bytes, keys of at most 511; a table is order
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NewType, Protocol, TypeAlias, overload
@@ -55,12 +55,12 @@ class Cursor(Protocol):
 
     def delete(self) -> bool: ...
 
-    def putmulti(
-        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
-    ) -> tuple[int, int]:
-        """Put many items and return (items read, items added). Without `overwrite` existing keys keep their values.
+    def put_many(
+        self, keys: Sequence[bytes], values: Sequence[bytes], *, overwrite: bool = True, ascending: bool = False
+    ) -> int:
+        """Put the value of each key; return how many were put. Without `overwrite` existing keys keep their values.
 
-        `append`: the keys are ascending and greater than the table's last key.
+        `ascending`: the keys are, which is quicker if they are greater than all keys in the table.
         """
 
     @overload

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 from headrace.store.changed_keys import ChangedKeys
@@ -62,16 +62,16 @@ class OverlayCursor:
         self.set_range(at)
         return deleted
 
-    def putmulti(
-        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
-    ) -> tuple[int, int]:
-        """Claim and put each item. Without `overwrite` add nothing: the caller then tries the keys one by one to find
+    def put_many(
+        self, keys: Sequence[bytes], values: Sequence[bytes], *, overwrite: bool = True, ascending: bool = False
+    ) -> int:
+        """Claim and put each item. Without `overwrite` put nothing: the caller then tries the keys one by one to find
         which one is refused."""
         if not overwrite:
-            return 0, 0
-        for key, value in items:
+            return 0
+        for key, value in zip(keys, values):
             self._txn.put(key, value, db=self._db)
-        return len(items), len(items)
+        return len(keys)
 
     def iternext(self, *, keys: bool = True, values: bool = True) -> Iterator[Any]:
         items = self._there(None if self._item is None else self._item[0])

@@ -57,12 +57,14 @@ LastRun = tuple[tuple[str, ...], list[bytes]]
 
 
 class Committed(NamedTuple):
-    """The additions of one commit to the oplog: entries with their position keys, and the runs they form."""
+    """The additions of one commit to the oplog: entries with their positions, and the runs they form."""
 
     first: int
     last: int
     wall_ms: int
-    entries: list[tuple[bytes, bytes]]
+    keys: list[bytes]
+    """The position of each entry, as the key in the oplog."""
+    entries: list[bytes]
     runs: list[Run]
 
 
@@ -304,10 +306,10 @@ class Store:
         staged = txn.staged
         if staged.entries:
             if len(staged.entries) == 1:
-                txn.kv.put(*staged.entries[0], db=self.tables["oplog"])
+                txn.kv.put(staged.keys[0], staged.entries[0], db=self.tables["oplog"])
             else:
                 with txn.kv.cursor(self.tables["oplog"]) as cursor:
-                    cursor.putmulti(staged.entries, append=True)
+                    cursor.put_many(staged.keys, staged.entries, ascending=True)
             last_run = self._last_run
             for topics, first, last in staged.runs:
                 if last_run is None or last_run[0] != topics:
@@ -343,7 +345,7 @@ class Store:
                     note()
             return
         self._last_run = staged.last_run
-        published = staged.runs[0][1], self.state.last_position, txn.wall_ms, staged.entries, staged.runs
+        published = staged.runs[0][1], self.state.last_position, txn.wall_ms, staged.keys, staged.entries, staged.runs
         committed = tuple.__new__(Committed, published)  # avoids a call per commit
         for listener in self.listeners:
             listener(committed)

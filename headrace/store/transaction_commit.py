@@ -131,7 +131,7 @@ def _write(
     for db, items in puts.items():
         items.sort()
         with kv.cursor(db) as cursor:
-            cursor.putmulti(items)
+            cursor.put_many(*zip(*items))
 
 
 def _remove_built(

@@ -10,6 +10,7 @@ catalog, the records and the change log are provisional (`overlay.py`, `client_t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
@@ -18,7 +19,7 @@ from headrace.store import capped, entries
 from headrace.store.catalog import Collection, Index
 from headrace.store.catalog_draft import CatalogDraft
 from headrace.store.change_log import NO_LOG, OPLOG, ChangeLog
-from headrace.store.identity import identified, identify, key_document, with_timestamps
+from headrace.store.identity import identified, identified_many, identify, key_document, with_timestamps
 from headrace.store.indexes import index_entries
 from headrace.store.kv import Transaction
 from headrace.store.state import CountChange, DocumentCount, StoreState
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from headrace.store.store import Store
 
 _EMPTY_TIMESTAMP: Final = bytes(8)
+_KEY: Final = Struct(">Q").pack
+"""Packs a record or a position as a key."""
 
 
 class RetryableWrite:
@@ -56,10 +59,11 @@ class RetryableWrite:
 class StagedEntries:
     """Entries of one or more commands that wait for the commit, and the runs they form."""
 
-    __slots__ = ("entries", "entry_bytes", "last_run", "runs")
+    __slots__ = ("entries", "entry_bytes", "keys", "last_run", "runs")
 
     def __init__(self) -> None:
-        self.entries: list[tuple[bytes, bytes]] = []  # (position key, entry), ascending
+        self.keys: list[bytes] = []  # of the positions, ascending
+        self.entries: list[bytes] = []
         self.entry_bytes = 0  # the sum over all entries
         self.runs: list[tuple[tuple[str, ...], int, int]] = []  # (topics, first, last), ascending
         self.last_run: tuple[tuple[str, ...], list[bytes]] | None = None
@@ -67,7 +71,8 @@ class StagedEntries:
 
     def add(self, position: int, entry: bytes, topics: tuple[str, ...]) -> None:
         """Add an entry with these topics."""
-        self.entries.append((position.to_bytes(8, "big"), entry))
+        self.keys.append(position.to_bytes(8, "big"))
+        self.entries.append(entry)
         self.entry_bytes += len(entry)
         runs = self.runs
         if runs and runs[-1][0] == topics and runs[-1][2] == position - 1:  # `add_run` without the call
@@ -77,7 +82,8 @@ class StagedEntries:
 
     def add_many(self, first: int, entries: list[bytes], topics: tuple[str, ...]) -> None:
         """Add entries with the same topics, at the positions from `first` on."""
-        self.entries += [(position.to_bytes(8, "big"), entry) for position, entry in enumerate(entries, first)]
+        self.keys += map(_KEY, range(first, first + len(entries)))
+        self.entries += entries
         self.entry_bytes += sum(map(len, entries))
         self.add_run(topics, first, first + len(entries) - 1)
 
@@ -293,10 +299,12 @@ class WriteTransaction(View):
         collection = self.catalog.current(collection)
         if collection.unique_indexes or collection.capped is not None:
             return None
+        prefix = collection.number_key
         try:
-            columns = zip(*map(identified, documents), strict=True)
-            ready, keys, key_documents = map(list, columns)
+            ready, ids, key_documents = identified_many(documents, prefix)
         except CommandError:
+            return None
+        if max(map(len, ids)) > limits.KEY_BYTES_MAX + len(prefix):
             return None
         before = self.clock_position
         first = self.reserve(len(ready))
@@ -304,12 +312,8 @@ class WriteTransaction(View):
             0x11 in document and _EMPTY_TIMESTAMP in document for document in ready
         ):
             ready = [with_timestamps(document, position) for position, document in enumerate(ready, first)]
-        if max(map(len, keys)) > limits.KEY_BYTES_MAX:
-            self.clock_position = before
-            return None
-        prefix = collection.number_key
         record = self.next_record(collection, len(ready))
-        records = [number.to_bytes(8, "big") for number in range(record, record + len(ready))]
+        records = list(map(_KEY, range(record, record + len(ready))))
         try:
             added = index_entries.of_many(self, collection, ready, records) if collection.maintained else []
         except CommandError:
@@ -318,26 +322,26 @@ class WriteTransaction(View):
         except index_entries.TooManyEntries:
             self.clock_position = before
             raise
-        if not self._add_ids([(prefix + key, number) for key, number in zip(keys, records)]):
+        if not self._add_ids(ids, records):
             self.clock_position = before
             return None
         if added:
             index_entries.put_many(self, added)
         with self.kv.cursor(self.tables["documents"]) as cursor:
-            cursor.putmulti([(prefix + number, document) for number, document in zip(records, ready)])
+            cursor.put_many([prefix + record for record in records], ready, ascending=True)
         self.add_count(collection, len(ready))
         self._changes.insert_many(self, collection, ready, key_documents, first, retryable)
         return len(ready)
 
-    def _add_ids(self, items: list[tuple[bytes, bytes]]) -> bool:
+    def _add_ids(self, ids: list[bytes], records: list[bytes]) -> bool:
         """Put all new ids, or none if one is taken."""
-        with self.kv.cursor(self.tables["ids"]) as cursor:
-            _, added = cursor.putmulti(items, overwrite=False)
-        if added == len(items):
-            return True
-        for key, record in items:
-            if self.kv.get(key, db=self.tables["ids"]) == record:
-                self.kv.delete(key, db=self.tables["ids"])
+        table = self.tables["ids"]
+        with self.kv.cursor(table) as cursor:
+            if cursor.put_many(ids, records, overwrite=False) == len(ids):
+                return True
+        for key, record in zip(ids, records):
+            if self.kv.get(key, db=table) == record:
+                self.kv.delete(key, db=table)
         return False
 
     def replace(
@@ -389,7 +393,7 @@ class WriteTransaction(View):
                     break
         prefix = collection.number_key
         with self.kv.cursor(self.tables["documents"]) as cursor:
-            cursor.putmulti([(prefix + record, new) for record, _, new, _ in changes])
+            cursor.put_many([prefix + record for record, *_ in changes], [new for _, _, new, _ in changes])
         if collection.capped is not None:
             self.add_count(collection, 0, sum(len(new) - len(old) for _, old, new, _ in changes))
         logged = [(o, identify(old)[1], old) for _, old, _, o in changes]

@@ -7,7 +7,7 @@ open, unpublished write transaction has written. As in MongoDB, the values do no
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 from headrace import limits
@@ -91,7 +91,7 @@ class RecordingTransaction:
         self._base.drop(db, delete=delete)
 
     def cursor(self, db: Table) -> Cursor:
-        """Return a cursor that records its `putmulti`."""
+        """Return a cursor that records its `put_many`."""
         cursor = self._base.cursor(db)
         return cast("Cursor", RecordingCursor(self._written, cursor, db)) if db in self._tracked else cursor
 
@@ -109,7 +109,7 @@ class RecordingTransaction:
 
 
 class RecordingCursor:
-    """A cursor that records its `putmulti`. It does not record `delete`, which only removes rows that no client can
+    """A cursor that records its `put_many`. It does not record `delete`, which only removes rows that no client can
     see."""
 
     __slots__ = ("_cursor", "_db", "_written")
@@ -119,9 +119,9 @@ class RecordingCursor:
         self._cursor = cursor
         self._db = db
 
-    def putmulti(self, items: list[tuple[bytes, bytes]], **options: bool) -> tuple[int, int]:
-        self._written.update((self._db, key) for key, _ in items)
-        return self._cursor.putmulti(items, **options)
+    def put_many(self, keys: Sequence[bytes], values: Sequence[bytes], **options: bool) -> int:
+        self._written.update((self._db, key) for key in keys)
+        return self._cursor.put_many(keys, values, **options)
 
     def __enter__(self) -> RecordingCursor:
         self._cursor.__enter__()

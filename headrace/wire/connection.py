@@ -342,15 +342,17 @@ def _sequence(buffer: bytes, at: int, end: int, sequences: dict[str, list[bytes]
     append = documents.append
     unpack = _INT
     last = section_end - 5
-    while at <= last:
+    for _ in range(WRITE_BATCH_COUNT_MAX + 1):
+        if at > last:
+            break
         (size,) = unpack(buffer, at)
         after = at + size
         if size < 5 or after > section_end or buffer[after - 1]:
             raise ProtocolError(f"a document in section {name} does not fit it")
         append(buffer[at:after])
         at = after
-        if len(documents) > WRITE_BATCH_COUNT_MAX:
-            return section_end
+    else:
+        return section_end
     if at != section_end:
         raise ProtocolError(f"section {name} is not filled by its documents")
     return section_end

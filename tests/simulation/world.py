@@ -390,7 +390,7 @@ class World:
         before, count = group.draft, len(entries)
         answer = function(*arguments)
         events: list[Event] = []
-        for _, raw in entries[count:]:
+        for raw in entries[count:]:
             group.draft, made = apply(group.draft, raw)
             events += made
         for namespace in {event.namespace: None for event in events}:

@@ -76,7 +76,7 @@ def test_the_open_write_transaction_conflicts_until_it_is_abandoned(store: Store
     txn = store.begin()
     txn.kv.put(b"0000a", b"1", db=store.tables["ids"])
     with txn.kv.cursor(store.tables["ids"]) as cursor:
-        cursor.putmulti([(b"0000b", b"1")])
+        cursor.put_many([b"0000b"], [b"1"])
     assert conflicts(store, transaction, b"0000a") and conflicts(store, transaction, b"0000b")
     store.abandon(txn)
     assert not conflicts(store, transaction, b"0000a") and not conflicts(store, transaction, b"0000b")

@@ -150,5 +150,5 @@ class _ChangedDocuments:
                 return stored
         if stored:
             return stored
-        staged = ((int.from_bytes(key, "big"), entry) for key, entry in txn.staged.entries)
+        staged = zip((int.from_bytes(key, "big") for key in txn.staged.keys), txn.staged.entries)
         return [(position, entry) for position, entry in staged if position >= first]

@@ -12,8 +12,9 @@ tell whether values have checksums. Reads of keys alone check nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import add
 from struct import Struct
 from typing import Any, Final
 
@@ -52,12 +53,11 @@ def with_checksum(key: bytes, value: bytes) -> bytes:
     return value + _PACK(crc32c(key + value))
 
 
-def with_checksums(items: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return (key, value) pairs with their values as they are stored."""
-    return [
-        (key, value + _PACK(crc32c(key + value)) if len(value) <= _LONG_BYTES else with_checksum(key, value))
-        for key, value in items
-    ]
+def with_checksums(keys: Sequence[bytes], values: Sequence[bytes]) -> Iterable[bytes]:
+    """Return the values as they are stored under the keys. Each is made when it is read."""
+    if max(map(len, values), default=0) > _LONG_BYTES:
+        return map(with_checksum, keys, values)
+    return map(add, values, map(_PACK, map(crc32c, map(add, keys, values))))
 
 
 def is_intact(key: bytes, stored: bytes) -> bool:
@@ -236,10 +236,13 @@ class _CheckedCursor:
     def delete(self) -> bool:
         return self._base.delete()
 
-    def putmulti(
-        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
-    ) -> tuple[int, int]:
-        return self._base.putmulti(with_checksums(items), overwrite=overwrite, append=append)
+    def put_many(
+        self, keys: Sequence[bytes], values: Sequence[bytes], *, overwrite: bool = True, ascending: bool = False
+    ) -> int:
+        append = ascending and (not self._base.last() or self._base.key() < keys[0])
+        items = zip(keys, with_checksums(keys, values))  # without a list: `zip` uses one pair for all items
+        _, added = self._base.putmulti(items, overwrite=overwrite, append=append)  # type: ignore[attr-defined]
+        return int(added)
 
     def iternext(self, *, keys: bool = True, values: bool = True) -> Iterator[Any]:
         return self._checked(self._base.iternext()) if values else self._base.iternext(values=False)

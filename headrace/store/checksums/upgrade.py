@@ -109,17 +109,19 @@ def _convert(environment: Environment, kv: Transaction) -> bool:
     at = kv.get(UPGRADE_KEY, db=meta)
     assert at is not None
     name, _, last = at.partition(b"\0")
-    items, size = [], 0
+    items: dict[bytes, bytes] = {}
+    size = 0
     with kv.cursor(environment.tables[name.decode()]) as cursor:
         if cursor.set_range(last + b"\0"):
             for key, value in cursor.iternext():
                 last = key
                 if name != b"meta" or key not in PLAIN_KEYS:
-                    items.append((key, with_checksum(key, value)))
+                    items[key] = with_checksum(key, value)
                     size += len(value)
                 if size >= limits.CONVERT_BYTES or len(items) >= limits.CONVERT_COUNT:
                     break
-        cursor.putmulti(items)
+    for key, stored in items.items():
+        kv.put(key, stored, db=environment.tables[name.decode()])
     order = _order(environment)
     following = order.index(name.decode()) + 1
     if items:

@@ -10,7 +10,7 @@ sparse, partial and multikey indexes; error 11000 with `keyPattern` and `keyValu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -216,7 +216,9 @@ def put(txn: WriteTransaction, entries: list[Entry], record: bytes) -> None:
     """Put entries of a record."""
     table = txn.tables["indexes"]
     if len(entries) > _FEW_COUNT:
-        put_many(txn, sorted([(key, record) if unique else (key + record, b"") for key, unique in entries]))
+        items = sorted([(key, record) if unique else (key + record, b"") for key, unique in entries])
+        with txn.kv.cursor(table) as cursor:
+            cursor.put_many(*zip(*items))
         return
     kv_put = txn.kv.put
     for key, unique in entries:
@@ -229,34 +231,42 @@ def put(txn: WriteTransaction, entries: list[Entry], record: bytes) -> None:
 _FEW_COUNT: Final = 8  # up to this number of entries are put one by one
 
 
-def put_many(txn: WriteTransaction, items: list[tuple[bytes, bytes]]) -> None:
+def put_many(txn: WriteTransaction, keys: list[bytes]) -> None:
     """Put the entries that `of_many` has made."""
     with txn.kv.cursor(txn.tables["indexes"]) as cursor:
-        cursor.putmulti(items)
+        cursor.put_many(keys, [b""] * len(keys))
 
 
 class TooManyEntries(Exception):
     """The documents must be written in smaller numbers."""
 
 
-def of_many(
-    txn: WriteTransaction, collection: Collection, documents: list[bytes], records: list[bytes]
-) -> list[tuple[bytes, bytes]]:
+def of_many(txn: WriteTransaction, collection: Collection, documents: list[bytes], records: list[bytes]) -> list[bytes]:
     """Return the entries of new documents in indexes that are not unique, as they are stored. Raises 171, 201, 16746,
     and `TooManyEntries` if putting them would block other clients for too long."""
-    items: list[tuple[bytes, bytes]] = []
-    for document, record in zip(documents, records):
+    items: list[bytes] = []
+    others: Iterable[int] = range(len(documents))
+    if collection.are_plain and len(collection.maintained) <= txn.store.index_key_count_max:
+        columns = [_plain_keys(index, documents) for index in collection.maintained]
+        others = sorted({at for column in columns if None in column for at, key in enumerate(column) if key is None})
+        for column in columns:
+            for at in others:
+                column[at] = None
+            items += [key + record for key, record in zip(column, records) if key]
+    for at in others:
         if len(items) > limits.BATCH_ENTRY_COUNT_MAX:
             raise TooManyEntries
-        if collection.are_plain:
-            left, decoded = txn.store.index_key_count_max, _shared(collection.maintained, document)
-            for index in collection.maintained:
-                keys = _keys(txn, collection, index, document, left, decoded)
-                left -= key_maker(index).made_count
-                items += [(key + record, b"") for key in keys]
-        else:
-            items += [(key + record, b"") for key, _ in to_add(txn, collection, document, None)]
-    return sorted(items)
+        items += [key + records[at] for key, _ in to_add(txn, collection, documents[at], None)]
+    items.sort()
+    return items
+
+
+def _plain_keys(index: Index, documents: Sequence[bytes]) -> list[bytes | None]:
+    """Return the only key of each document, as `plain_keys` does; all None for an index that has other keys."""
+    from headrace.store.indexes.keys_of_many import plain_keys
+
+    maker = key_maker(index)
+    return plain_keys(maker, documents) if isinstance(maker, KeyMaker) else [None] * len(documents)
 
 
 def affected(
@@ -349,13 +359,10 @@ def stored_entries_of_many(
 
     Raises 171, 16746, and 201 if a document has more than `count_max`.
     """
-    from headrace.store.indexes.keys_of_many import NO_KEY, plain_keys
+    from headrace.store.indexes.keys_of_many import NO_KEY
 
     maker, unique = key_maker(index), index.unique
-    if isinstance(maker, KeyMaker):
-        plain = plain_keys(maker, [document for _, document in documents])
-    else:
-        plain = [None] * len(documents)
+    plain = _plain_keys(index, [document for _, document in documents])
     items: list[tuple[bytes, bytes]] = []
     all_traits = NO_TRAITS
     for (record, document), key in zip(documents, plain):
@@ -377,7 +384,7 @@ def put_new(
         return
     items.sort()
     with txn.kv.cursor(txn.tables["indexes"]) as cursor:
-        _, added = cursor.putmulti(items, overwrite=False)
+        added = cursor.put_many(*zip(*items), overwrite=False)
     if added != len(items):
         _put_each(txn, collection, index, items, dict(documents))
 

@@ -59,23 +59,15 @@ def check_all(documents: Sequence[bytes]) -> None:
     if len(documents) == 1 and len(documents[0]) < _DEEP_BYTES:
         _to_dict(documents[0], OPTIONS)
         return
-    if sum(map(len, documents)) <= _CHECKED_BYTES:
-        _check_some(documents)
-        return
-    start, size = 0, 0
-    for end, document in enumerate(documents, 1):
-        size += len(document)
-        if size > _CHECKED_BYTES or end == len(documents):
-            _check_some(documents[start:end])
-            start, size = end, 0
-
-
-def _check_some(documents: Sequence[bytes]) -> None:
-    decoded = bson.decode_all(b"".join(documents), OPTIONS)
-    if max(map(len, documents), default=0) >= _DEEP_BYTES:
-        for data, document in zip(documents, decoded):
-            if len(data) >= _DEEP_BYTES:
-                _check_depth(document)
+    longest = max(map(len, documents), default=1)
+    count = _CHECKED_BYTES // longest or 1
+    for start in range(0, len(documents), count):
+        some = documents[start : start + count]
+        decoded = bson.decode_all(b"".join(some), OPTIONS)
+        if longest >= _DEEP_BYTES:
+            for data, document in zip(some, decoded):
+                if len(data) >= _DEEP_BYTES:
+                    _check_depth(document)
 
 
 def _check_depth(document: Mapping[str, Any]) -> None:
@@ -93,7 +85,7 @@ def _nests_deeper(document: Mapping[str, Any], levels: int) -> bool:
     return True
 
 
-_CHECKED_BYTES: Final = 256 * 1024
+_CHECKED_BYTES: Final = 64 * 1024
 # A level takes at least 7 bytes: type, the end of its name, length, end.
 _DEEP_BYTES: Final = 7 * limits.NESTING_MAX
 
