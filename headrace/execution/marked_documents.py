@@ -16,7 +16,7 @@ from bson import Int64
 from headrace.dispatch.context import CommandContext
 from headrace.execution.read_plan import ReadKind, ReadPlan
 from headrace.execution.writes.matches import MatchedDocument, matches
-from headrace.query.document_metadata import MARK, Readers
+from headrace.query.document_metadata import MARK, Readers, mark_of
 from headrace.query.stages.unwind import with_nested
 from headrace.store.catalog import Collection
 from headrace.store.indexes.index_entries import key_maker
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.query.expressions.expression import Evaluate
 
 RECORD: Final = "$recordId"
-_KEY: Final = "\x01key"
+_KEY: Final = mark_of("indexKey")
 _META: Final[dict[str, Callable[[], Evaluate]]] = {
     "indexKey": lambda: lambda env: env.root[_KEY] or MISSING,
     "recordId": lambda: lambda env: env.root[RECORD],
@@ -40,13 +40,15 @@ def marks_metadata(projection: Any) -> Readers:
     return {name: reader for name, reader in _META.items() if name in asked}
 
 
-def marked_documents(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
-    """Yield the raw matches of a plan, each with its marks."""
+def marked_documents(context: CommandContext, plan: ReadPlan, *, with_record: bool = True) -> Iterator[bytes]:
+    """Yield the raw matches of a plan, each with its marks: the record too, or only an index key that there is."""
     finder = plan.finder
     finder.is_backward = plan.kind is not ReadKind.INDEX and plan.backward
     finder.take_order(context.current_view, plan.order)
     for match in matches(context, finder):
         marks: dict[str, Any] = {_KEY: _key(plan, match), RECORD: _record(plan.collection, match)}
+        if not with_record:
+            marks = {_KEY: marks[_KEY]} if marks[_KEY] else {}
         if finder.marks_scores and finder.text is not None:
             marks[MARK] = finder.text.score(match.document)
         yield encode_in_order(match.document | marks)

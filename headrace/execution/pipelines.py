@@ -22,6 +22,7 @@ from headrace.execution.sources import documents, equal_documents, in_order, is_
 from headrace.execution.text_indexes import text_query
 from headrace.execution.time_series import source_of, unpacked
 from headrace.execution.writes.output import write_output
+from headrace.query.document_metadata import DocumentMetadata
 from headrace.query.expansion import encoded
 from headrace.query.match.text_match import TextQuery
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_pipeline
@@ -74,6 +75,7 @@ def pipeline_context_of(
         collation=collation_of(collection, body.get("collation")), variables=variables_of(context, request, body),
         read_collection=read_collection, find_equal=find_equal, describe=describe,
         memory=memory_of(context, body), depth=depth, search_in=search_in, text=text_query(searched, namespace),
+        carried=None if depth else DocumentMetadata("indexKey"),
     )  # fmt: skip
 
 
@@ -103,7 +105,10 @@ def run_pipeline_on(
     counted = _count_of_all(context, base, spec, pipeline_context, source.rest, body) if is_plain else None
     if counted is not None:
         return iter(counted)
-    firsts = first_of_each(context, base, spec, pipeline_context, stages, source.hint) if is_plain else None
+    is_marked = is_scored(pipeline_context) or is_keyed(pipeline_context)
+    firsts = None
+    if is_plain and not is_marked:
+        firsts = first_of_each(context, base, spec, pipeline_context, stages, source.hint)
     if firsts is not None:
         return map(encoded, run_pipeline(firsts.stages, map(decode, firsts.documents)))
     sort = stages[0] if is_plain and stages and isinstance(stages[0], Sort) else None
@@ -111,6 +116,7 @@ def run_pipeline_on(
         context, base, spec, pipeline_context.collation,
         Order() if sort is None else Order(sort.order, sort.count_max),
         variables=pipeline_context.variables, hint=source.hint, scored=is_scored(pipeline_context),
+        keyed=is_keyed(pipeline_context) and is_plain,
     )  # fmt: skip
     results = unpacked(source, results)
     if sort is not None and plan is not None and plan.is_sorted:
@@ -118,10 +124,10 @@ def run_pipeline_on(
         results, stages = results if limit is None else islice(results, limit), stages[1:]
     if stages and isinstance(stages[0], Sort):
         results, stages = stages[0].apply_raw(results), stages[1:]
-    results, stages = _on_raw(stages, results, scored=is_scored(pipeline_context))
+    results, stages = _on_raw(stages, results, scored=is_marked)
     if not stages:
         return results
-    grouped = None if is_scored(pipeline_context) else _grouped_by_columns(stages, results)
+    grouped = None if is_marked else _grouped_by_columns(stages, results)
     if grouped is not None:
         return map(encoded, run_pipeline(*grouped))
     return map(encoded, run_pipeline(stages, map(decode, results)))
@@ -172,6 +178,11 @@ def _grouped_by_columns(
 def is_scored(context: PipelineContext) -> bool:
     """Whether a stage of the last parsed pipeline reads text scores."""
     return context.text is not None and context.text.score.is_read
+
+
+def is_keyed(context: PipelineContext) -> bool:
+    """Whether a stage of the last parsed pipeline reads `{$meta: "indexKey"}`."""
+    return context.carried is not None and context.carried.is_read
 
 
 class FirstDocuments(NamedTuple):

@@ -200,11 +200,13 @@ def in_order(
     context: CommandContext, namespace: str, spec: dict[str, Any], collation: Collation | None, order: Order, *,
     backward: bool = False, variables: Mapping[str, Any] | None = None, hint: Any = None,
     between: IndexRange | None = None, marked: bool = False, explained: bool = False, scored: bool = False,
+    keyed: bool = False,
 ) -> Opened:  # fmt: skip
     """Return the matching raw documents and their plan, in the requested order if an index provides it.
 
     `explained`: plan without the plan cache. `marked`: each document has its record number and its index key
-    (`marked_documents.py`). `scored`: each has its score in a text search (`query/document_metadata.py`).
+    (`marked_documents.py`). `keyed`: it has the key alone, as metadata. `scored`: each has its score in a text search
+    (`query/document_metadata.py`).
     """
     if is_virtual(context, namespace):
         return Opened(virtual(context, namespace, spec, collation, backward, variables), None)
@@ -216,4 +218,6 @@ def in_order(
     finder = Finder(collection, spec, collation, variables, hint, between)
     finder.uses_cache, finder.marks_scores = not explained, scored
     plan = plan_read(context.current_view, collection, finder, order, backward=backward)
-    return Opened(marked_documents(context, plan) if marked else read(context, plan), plan)
+    if marked or keyed:
+        return Opened(marked_documents(context, plan, with_record=marked), plan)
+    return Opened(read(context, plan), plan)

@@ -40,7 +40,7 @@ def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tupl
         raise CommandError(7749501, f"Pipeline length must be no longer than {limits.PIPELINE_STAGE_COUNT_MAX} stages")
     stages: list[Stage] = []
     key: SortedKey | None = None
-    text = context.text
+    text, keyed = context.text, context.carried
     for element in pipeline:
         try:
             for stage in _parse_stage(element, context, key):
@@ -60,6 +60,8 @@ def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tupl
         stages = with_metadata(stages, text.score)
     elif stages and isinstance(stages[0], GeoNear):
         stages = with_metadata(stages, stages[0].live)
+    elif stages and keyed is not None:
+        stages = with_metadata(stages, keyed, made_by_first=stages[0].name == "$match")
     return with_unwinds(with_limits(list(with_sort_keys(stages))))
 
 

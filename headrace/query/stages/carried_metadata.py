@@ -27,18 +27,18 @@ def metadata_after(stage: Stage, text: TextQuery | None, before: DocumentMetadat
     return before if stage.name in ONE_BY_ONE or stage.name in CARRIED else None
 
 
-def with_metadata(stages: Sequence[Stage], metadata: DocumentMetadata) -> list[Stage]:
+def with_metadata(stages: Sequence[Stage], metadata: DocumentMetadata, *, made_by_first: bool = True) -> list[Stage]:
     """Return the stages, with hidden stages between them that note and carry metadata. The first stage makes the
-    metadata. No hidden stage is added if nothing reads the metadata."""
+    metadata, or the documents already have it. No hidden stage is added if nothing reads the metadata."""
     if not metadata.is_read:
         return list(stages)
     note = DocumentStage(HIDDEN, {}, metadata.note)
     carry = DocumentStage(HIDDEN, {}, metadata.carry)
-    made: list[Stage] = [stages[0]]
+    made: list[Stage] = [stages[0]] if made_by_first else []
     if not isinstance(stages[0], GeoNear):  # `$geoNear` notes the values of each document itself
         made.append(note)
     goes_on = True
-    for stage in stages[1:]:
+    for stage in stages[made_by_first:]:
         goes_on = goes_on and (stage.name in ONE_BY_ONE or stage.name in CARRIED)
         if not goes_on or stage.name not in CARRIED:
             made.append(stage)

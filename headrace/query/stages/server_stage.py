@@ -79,7 +79,7 @@ def parse_query_settings(name: str, spec: Any, context: PipelineContext) -> tupl
     """The stage of `{$querySettings: {...}}`. It is allowed for the deployment only."""
     if type(spec) is not dict:
         raise CommandError(7746800, f"{name} must take a nested object but found: {type_name(spec)}")
-    if context.collection is not None:
+    if context.collection is not None and context.inside != "$facet":  # which allows it nowhere
         raise CommandError(73, f"{name} must be run against a database with {{aggregate: 1}}, not a collection")
     _check_switches(name, spec, "showDebugQueryShape", null=False)
     return (ServerStage(name, spec),)
