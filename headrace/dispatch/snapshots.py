@@ -16,7 +16,6 @@ from headrace.dispatch.command import Command, Reply, Run
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
-from headrace.store.store import Committed
 from headrace.store.view import HeldState, View
 from headrace.values.position import shell_text, to_timestamp
 
@@ -52,15 +51,7 @@ class Snapshots:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._held: dict[int, HeldSnapshot] = {}
-        self.changed_position = store.last_position
-        """The position of the last commit that changed data; periodic no-ops do not count."""
-        store.listeners.append(self._committed)
-
-    def _committed(self, committed: Committed) -> None:
-        for topics, _, _ in committed.runs:
-            if topics:
-                self.changed_position = committed.last
-                return
+        store.changed_position = store.last_position
 
     def get(self, position: int | None, now_ms: float) -> HeldSnapshot:
         """Return the snapshot at a position; None: at the last commit. Raise 246 if it is unavailable."""
@@ -70,7 +61,7 @@ class Snapshots:
         if held is not None:
             held.read_ms = now_ms
             return held
-        if not self.changed_position <= position <= store.last_position:
+        if not store.changed_position <= position <= store.last_position:
             raise CommandError(
                 246,
                 f"Read timestamp {shell_text(position)} is older than the oldest available timestamp.",

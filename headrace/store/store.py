@@ -75,6 +75,8 @@ class Store:
     """Whether another process has the directory open and writes to it: see `reader_store.py`."""
     compaction: Compaction | None = None
     """The running compaction."""
+    changed_position = 0
+    """The position of the last commit that changed data; periodic no-ops do not count."""
 
     def __init__(
         self, path: str | os.PathLike[str] | None, *, clock: Clock | None = None, oplog: bool = True,
@@ -347,6 +349,10 @@ class Store:
         self._last_run = staged.last_run
         published = staged.runs[0][1], self.state.last_position, txn.wall_ms, staged.keys, staged.entries, staged.runs
         committed = tuple.__new__(Committed, published)  # avoids a call per commit
+        for topics, _, _ in staged.runs:
+            if topics:
+                self.changed_position = self.state.last_position
+                break
         for listener in self.listeners:
             listener(committed)
 

@@ -189,4 +189,4 @@ def test_the_way_of_an_insert_from_socket_to_reply_is_short() -> None:
             insert(client, number)
             profile(None)
             counts.append(frames)
-    assert 0 < min(counts) <= 60  # others may have a timer of the server beside them
+    assert 0 < min(counts) <= 58  # others may have a timer of the server beside them

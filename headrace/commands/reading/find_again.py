@@ -9,7 +9,7 @@ from headrace.changes.scope import INTERNAL_DATABASES
 from headrace.clock import monotonic
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.profiling.usage import QUERIES, Key
-from headrace.dispatch.reply import answered
+from headrace.dispatch.reply import closing
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.store.lmdb import LmdbError
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 _INT32 = Struct("<i").pack
 _PLAIN: Final = frozenset({"find", "filter", "limit", "singleBatch", "lsid", "$db", "$clusterTime", "comment"})
 """The fields of a find that do not affect how one document is found by `_id`."""
+_BEFORE_CURSOR: Final = 4 + len(b"\x03cursor\x00")
 _BEFORE_BATCH: Final = b"\x04firstBatch\x00"
+_AROUND_BATCH: Final = 4 + len(_BEFORE_BATCH) + 8
 _TOTAL: Final = "commands.find.total"
 
 
@@ -59,13 +61,14 @@ def again(engine: Engine, request: Request, txn: WriteTransaction | None) -> byt
         return None  # missing or damaged
     engine.metrics[_TOTAL] += 1
     store.uses.ids[collection.number] += 1
-    after, size = facts.after_batch, len(document)
-    cursor_size = _INT32(4 + len(_BEFORE_BATCH) + size + 8 + len(after))
-    elements = b"".join(
-        (b"\x03cursor\x00", cursor_size, _BEFORE_BATCH, _INT32(size + 8), b"\x030\x00", document, b"\x00", after)
-    )
+    after, end, size = facts.after_batch, closing(state.last_position), len(document)
+    cursor_size = _AROUND_BATCH + size + len(after)
+    answer = b"".join((
+        _INT32(_BEFORE_CURSOR + cursor_size + len(end)), b"\x03cursor\x00", _INT32(cursor_size), _BEFORE_BATCH,
+        _INT32(size + 8), b"\x030\x00", document, b"\x00", after, end,
+    ))  # fmt: skip
     engine.usage.note_key(facts.usage, monotonic() - began)
-    return answered(elements, state.last_position)
+    return answer
 
 
 def _facts_of(request: Request) -> Any:
