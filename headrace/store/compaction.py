@@ -22,7 +22,6 @@ import contextlib
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -72,9 +71,7 @@ class Compaction:
             os.fchown(self._file, owner.st_uid, owner.st_gid)
         self._copy: DataFileCopy | None = None
         self._thread: OwnThread | None = None
-        self._is_working = False  # a thread is working on the copy
         self._is_closed = False
-        self._is_left = [True]  # until `_remove`, which the thread may call, too
         self._tables = list(environment.tables.values())
         self._open: set[TableKey] = set()  # changed by the open write transaction or by an abandoned one
         self._committed: set[TableKey] = set()
@@ -92,7 +89,8 @@ class Compaction:
 
     def copy(self) -> OwnThread:
         """Copy and sync the last commit in a thread. Its result is the sizes; it raises `LmdbError` and `OSError`."""
-        return self._start(self._make_copy)
+        self._thread = OwnThread(self._make_copy)
+        return self._thread
 
     def _make_copy(self) -> Compacted:
         before = self._environment.file_bytes
@@ -111,20 +109,8 @@ class Compaction:
     def sync(self) -> OwnThread:
         """Sync the copy in a thread, so that the exchange has little left to sync."""
         assert self._copy is not None
-        return self._start(self._copy.sync)
-
-    def _start(self, function: Callable[[], object]) -> OwnThread:
-        self._is_working = True
-        self._thread = OwnThread(self._work, function)
+        self._thread = OwnThread(self._copy.sync)
         return self._thread
-
-    def _work(self, function: Callable[[], object]) -> object:
-        try:
-            return function()
-        finally:
-            self._is_working = False
-            if self._is_closed:
-                self._remove()
 
     # The changes since the copy began.
 
@@ -208,21 +194,25 @@ class Compaction:
         self._is_closed = True
         if self._spill_file is not None:
             self._spill_file.close()
-        if not self._is_working:
+        if self._thread is None or self._thread.is_over:
             self._remove()
+        else:
+            self._thread = OwnThread(self._remove_after, self._thread)
 
     def wait(self) -> None:
         """Wait until no thread works on the copy."""
         if self._thread is not None:
             self._thread.wait()
 
+    def _remove_after(self, thread: OwnThread) -> None:
+        thread.wait()
+        self._remove()
+
     def _remove(self) -> None:
-        with contextlib.suppress(IndexError):  # already removed
-            self._is_left.pop()
-            if self._copy is not None:
-                self._copy.close()
-            os.close(self._file)
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._copy is not None:
+            self._copy.close()
+        os.close(self._file)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class _NotingTransaction(RecordingTransaction):

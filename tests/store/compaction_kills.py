@@ -36,6 +36,7 @@ class Lives:
     def __init__(self, folder: Path, seed: int) -> None:
         self.random = random.Random(seed)
         self.path = folder / "data"
+        self.log = folder / "server.log"
         self.port = free_port()
         self.acknowledged = [0] * WRITER_COUNT
         self.compacted = self.freed = self.reads = self.events = 0
@@ -53,7 +54,8 @@ class Lives:
     def round(self, seconds: float, *, kills: bool = True) -> None:
         """Run for some seconds, kill the server or end it, and look at what is left."""
         command = [sys.executable, "-m", "headrace", "serve", "--dbpath", str(self.path), "--port", str(self.port)]
-        server = subprocess.Popen([*command, "--readers", "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with self.log.open("ab") as log:
+            server = subprocess.Popen([*command, "--readers", "1"], stdout=log, stderr=log)
         try:
             with self.client() as client:
                 client.admin.command("ping")
@@ -78,7 +80,7 @@ class Lives:
             server.kill()
             server.wait()
         self.problems += check(self.path).problems
-        assert not self.problems, self.problems
+        assert not self.problems, f"{self.problems}\n{self.log.read_text()[-10_000:]}"
 
     def _run(self, work: Any, *arguments: Any) -> None:
         try:

@@ -257,18 +257,17 @@ def test_a_directory_that_cannot_be_written_is_reported(server: DrivenServer, mo
     compacted(server)
 
 
-def test_one_that_ends_while_its_thread_begins_leaves_other_files_alone(
+def test_the_owner_of_the_copy_is_set_before_its_thread_begins(
     server: DrivenServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The descriptor then leads to the null device, whose owner must not change."""
+    """The end of a compaction lets the descriptor lead to the null device, whose owner must not change."""
     owned: list[str] = []
     monkeypatch.setattr(os, "fchown", lambda file, *_: owned.append(os.readlink(f"/proc/self/fd/{file}")))
-    txn = server.store.begin()
-    compaction_ = server.store.begin_compaction(0)
-    server.store.commit(txn)
-    server.store.end_compaction(compaction_)
-    compaction_.copy().wait()
+    begun = server.store.begin_compaction(0)
     assert len(owned) == 1 and owned[0].endswith(DATA_FILE)
+    begun.copy().result()
+    assert len(owned) == 1
+    server.store.end_compaction(begun)
 
 
 def test_a_transaction_reads_the_new_file_although_a_read_began_during_the_exchange(server: DrivenServer) -> None:
