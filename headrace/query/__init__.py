@@ -9,5 +9,5 @@ An update's oplog entry is MongoDB's `$v: 2` diff. Update operators record the d
 pipelines it is computed by comparison (`diff.py`). The diff applied to the old document gives the new document.
 
 A stage that collects documents counts their memory (`operation_memory.py`). Above 100 MB a sort writes runs to a file
-(`external_sort.py`), and a group writes partitions of its keys (`stages/group_spill.py`).
+(`external_sort.py`), and so does a group, which is then sorted by key (`stages/group_spill.py`).
 """

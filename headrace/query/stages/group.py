@@ -1,7 +1,7 @@
 """`$group`, and `$count` and `$sortByCount`, which are groups.
 
-Rule: groups leave in the order in which their keys were first seen (MongoDB promises no order). The `_id` of a group is
-the first of its equal keys. A field without value is null.
+Rule: groups leave in the order in which their keys were first seen, or by key if they exceed the memory (MongoDB
+promises no order). The `_id` of a group is the first of its equal keys. A field without value is null.
 """
 
 from __future__ import annotations
@@ -59,14 +59,9 @@ class Group(Stage):
     def _results(self, groups: Groups, left: Iterator[Document] | None, memory: StageMemory) -> Iterator[Document]:
         """The documents of the groups. `left`: documents that are still to be grouped, with the help of the disk."""
         if left is not None:
-            from headrace.query.stages.group_spill import PartitionedGroups  # it imports pickle
+            from headrace.query.stages.group_spill import spilled_results  # it imports pickle
 
-            partitions = PartitionedGroups(self, memory)
-            partitions.take(groups)
-            for document in left:
-                partitions.add_document(self.key(document), document)
-            partitions.count()
-            yield from partitions.results()
+            yield from spilled_results(self, groups, left, memory)
             return
         for value, states in groups.values():
             yield self.result(value, states)

@@ -30,11 +30,9 @@ class GrowthWatch:
         self._count = 0
         self._growth = GROWTH.bytes
 
-    def is_due(self, count: int = 1) -> bool:
+    def is_due(self, count: int) -> bool:
         """Whether the groups may have grown much since the last measure. Called after each `count` documents."""
         self._count += count
-        if self._count % WATCH_COUNT:
-            return False
         least = max(self._memory.step, self._memory.used // 8)
         return GROWTH.bytes - self._growth >= least or self._count * ELEMENT_BYTES >= least
 
