@@ -17,7 +17,7 @@ from headrace.cursors.collection_scan import WITHOUT_KEYS, check_collection, clu
 from headrace.cursors.index_scan import RANGE_COUNT, check_index, first_past, plan_summary, walk_keys, walk_ranges
 from headrace.errors import CommandError
 from headrace.execution.planner.choice import NO_INDEX, Choice, choose, distinct_access, key_count
-from headrace.execution.planner.clustered import clustered_intervals, span_of, walk_by_index
+from headrace.execution.planner.clustered import id_intervals, span_of, walk_by_index
 from headrace.execution.planner.eligibility import usable
 from headrace.execution.planner.id_ranges import IdRange, id_ranges
 from headrace.execution.planner.index_access import IndexAccess
@@ -88,7 +88,7 @@ class Finder:
         self._id_keys: list[bytes] | None = None
         self._id_range: tuple[bytes, bytes] | None = None
         self.id_intervals: Intervals | None = None
-        """The intervals of `_id` that a scan of a clustered collection reads; None: all."""
+        """The intervals of `_id` that can match; None: all."""
         self.predicate: Any = None
         self.near: Near | None = None
         self._near: NearAccess | None = None
@@ -107,9 +107,8 @@ class Finder:
             self.predicate = self._parsed(variables)
             if self.text is None and hint not in _NATURAL:
                 self._id_keys = _keys_of(self.predicate.equality("_id"), spec.get("_id"), collation)
-                self._id_range = _range_of(spec.get("_id"), collation)
-            if self.walks_ids and self.text is None:
-                self.id_intervals = None if collation is not None else clustered_intervals(self.predicate.node)
+            if self.text is None and (self.walks_ids or ("_id" in spec and hint not in _NATURAL)):
+                self.id_intervals = id_intervals(collection, self.predicate.node, collation)
                 self._id_range = None if self.id_intervals is None else span_of(self.id_intervals)
         if between is not None:
             self._bound(between)
@@ -487,24 +486,6 @@ def _is_plain(value: Any, collation: Collation | None) -> bool:
     if kind is dict:
         return collation is None and not any(name.startswith("$") for name in value)
     return kind in _PLAIN or (kind is str and collation is None)
-
-
-def _range_of(condition: Any, collation: Collation | None) -> tuple[bytes, bytes] | None:
-    """Return the bounds of the `_id` keys that `$gt`, `$gte`, `$lt` and `$lte` allow; None without such operators."""
-    if type(condition) is not dict:
-        return None
-    plain = _PLAIN if collation is not None else _PLAIN | {str}
-    bounds = {name: value for name, value in condition.items() if name in _BOUNDS and type(value) in plain}
-    if not bounds:
-        return None
-    positions = {name: encode_value(value) + _BOUNDS[name] for name, value in bounds.items()}
-    low = [key for name, key in positions.items() if name in ("$gt", "$gte")]
-    high = [key for name, key in positions.items() if name in ("$lt", "$lte")]
-    return id_bounds(max(low, default=None), min(high, default=None))
-
-
-_BOUNDS: Final = {"$gt": b"\0", "$gte": b"", "$lt": b"", "$lte": b"\0"}
-"""The suffix that turns a key into the position before it (none) or after it (a zero byte)."""
 
 
 def _keys_of(equal: Any, condition: Any, collation: Collation | None) -> list[bytes] | None:

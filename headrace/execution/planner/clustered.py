@@ -1,4 +1,4 @@
-"""The bounds of `_id` within which a clustered collection is read.
+"""The bounds of `_id` within which a collection is read.
 
 Source: MongoDB's CLUSTERED_IXSCAN. Only equality, ranges and `$in` bound the scan, alone or in an `$and`.
 """
@@ -11,9 +11,11 @@ from typing import Any, Final
 from bson import Regex
 
 from headrace.execution.planner.bounds import LOWEST_NUMBER, conditions_of, end_shown
+from headrace.execution.planner.collated_bounds import conditions_for
 from headrace.execution.planner.id_ranges import IdRange, range_of
 from headrace.execution.planner.index_access import IndexAccess, ranges_of
 from headrace.execution.planner.intervals import End, Intervals, intersection
+from headrace.query.collation import Collation
 from headrace.query.match.match_expression import LeafMatchExpression, MatchExpression, MatchType
 from headrace.store.catalog import Collection
 from headrace.store.view import id_bounds
@@ -23,11 +25,15 @@ _BOUNDING: Final = frozenset({
 })  # fmt: skip
 
 
-def clustered_intervals(node: MatchExpression | None) -> Intervals | None:
-    """Return the values of `_id` that a filter without a collation allows; None: any."""
+def id_intervals(
+    collection: Collection, node: MatchExpression, collation: Collation | None
+) -> Intervals | None:  # fmt: skip
+    """Return the values of `_id` that a filter allows; None: any, or the index on `_id` has keys of its own."""
+    if collection.indexes[0].has_entries:
+        return None
     known = [
         condition.intervals
-        for condition in ([] if node is None else conditions_of(node))
+        for condition in conditions_for(collection.indexes[0], conditions_of(node), collation)
         if condition.path == "_id"
         and condition.element is None
         and condition.intervals is not None
