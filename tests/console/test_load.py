@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import threading
@@ -12,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.cli.console.broadcast import QUEUE_MAX, EventChannel
+from headrace.cli.console.broadcast import KEPT_COUNT, MessageLog
 from headrace.cli.console.serving import ConsoleServer
 from headrace.cli.console.tailing import SHOWN_MAX, STREAMS_MAX
 from tests.console.conftest import Events, signed
@@ -45,28 +44,28 @@ def test_of_10000_events_the_newest_are_shown_and_the_others_counted(browser: ht
 
 
 async def test_a_browser_that_does_not_read_loses_messages_and_is_told_how_many_events() -> None:
-    channel = EventChannel(asyncio.get_running_loop())
-    slow, quick = channel.subscribe(), channel.subscribe()
-    read = quick.messages()
-    for number in range(QUEUE_MAX + 5):
-        channel.publish("events", number, 10)
-        assert f"data: {number}\n".encode() in await anext(read)
-    messages = slow.messages()
-    assert b'event: missed\ndata: {"count": 50}' in await anext(messages)
-    assert [await anext(messages) for _ in range(QUEUE_MAX)][-1].startswith(b"event: events\ndata: 7\n")
-    channel.end()
-    assert [message async for message in messages] == [] == [message async for message in read]
+    log = MessageLog()
+    slow, quick = log.read(), log.read()
+    for number in range(KEPT_COUNT + 5):
+        log.publish("events", number, 10)
+        assert f"data: {number}\n".encode() in await anext(quick)
+    assert b'event: missed\ndata: {"count": 50}' in await anext(slow)
+    kept = [await anext(slow) for _ in range(KEPT_COUNT)]
+    assert kept[0].startswith(b"event: events\ndata: 5\n")
+    assert log.reader_count == 2
+    log.is_ended = True
+    assert [message async for message in slow] == [] == [message async for message in quick]
+    assert log.reader_count == 0
 
 
-async def test_a_full_queue_ends_with_its_channel() -> None:
-    channel = EventChannel(asyncio.get_running_loop())
-    slow = channel.subscribe()
-    for number in range(QUEUE_MAX):
-        channel.publish("events", number, 1)
-    channel.end()
-    await asyncio.sleep(0)
-    assert len([message async for message in slow.messages()]) == QUEUE_MAX
-    assert [message async for message in channel.subscribe().messages()] == []
+async def test_a_reader_ends_after_the_last_message_of_its_log() -> None:
+    log = MessageLog()
+    slow = log.read()
+    for number in range(KEPT_COUNT):
+        log.publish("events", number, 1)
+    log.is_ended = True
+    assert len([message async for message in slow]) == KEPT_COUNT
+    assert [message async for message in log.read()] == []
 
 
 def test_a_connection_that_reads_nothing_holds_up_nobody(
@@ -88,8 +87,7 @@ def test_a_connection_that_reads_nothing_holds_up_nobody(
                     seen += len(batch["events"]) + batch["notShown"]
             assert seen == 600
             tail = next(iter(console._sessions.base.tails._streams.values()))
-            assert tail.channel.reader_count == 2
-            assert all(one.queue.qsize() <= QUEUE_MAX for one in tail.channel._subscriptions)
+            assert tail.log.reader_count == 2
 
 
 def test_100_browsers_share_one_sampler_and_one_stream(console: ConsoleServer, client: Any) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +19,7 @@ from starlette.routing import Route
 
 from headrace.cli.arguments import Failed
 from headrace.cli.connection import failure
-from headrace.cli.console.broadcast import EventChannel, Subscription, event_text
+from headrace.cli.console.broadcast import event_text
 from headrace.cli.console.collections import collection_of, collections_of, documents_of, explained
 from headrace.cli.console.gate import Gate
 from headrace.cli.console.jobs import JobReports
@@ -111,31 +112,27 @@ class ConsoleApplication:
     async def _live(self, request: Request) -> Response:
         sampler = self._connection(request).sampler
         history = event_text("history", sampler.history())
-        return self._stream(request, sampler.channel, sampler.channel.subscribe(), history)
+        return self._stream(request, sampler.log.read(), history)
 
     async def _tail(self, request: Request) -> Response:
         connection = self._connection(request)
         query = TailQuery(*(request.query_params.get(name, "").strip() for name in ("ns", "filter", "from")))
         if len(query.namespace) > _SCOPE_MAX:
             raise Failed("the namespace is too long")
-        stream, subscription = connection.tails.subscribe(query, connection.channel)
-        return self._stream(request, stream.channel, subscription)
+        stream, messages = connection.tails.read(query)
+        return self._stream(request, messages, event_text("open", {}) if stream.is_open else b": open\n\n")
 
-    def _stream(
-        self, request: Request, channel: EventChannel, subscription: Subscription, first: bytes = b": open\n\n"
-    ) -> Response:
+    def _stream(self, request: Request, messages: AsyncGenerator[bytes, None], first: bytes) -> Response:
         session = request.cookies[self.cookie]
 
-        async def messages() -> AsyncIterator[bytes]:
-            try:
+        async def texts() -> AsyncIterator[bytes]:
+            async with aclosing(messages):
                 with self._sessions.streaming(session):
                     yield first
-                    async for text in subscription.messages():
+                    async for text in messages:
                         yield text
-            finally:
-                channel.unsubscribe(subscription)
 
-        return StreamingResponse(messages(), media_type="text/event-stream")
+        return StreamingResponse(texts(), media_type="text/event-stream")
 
     async def _job_reports(self, request: Request) -> Response:
         return JSONResponse(await run_in_threadpool(self._jobs.document))

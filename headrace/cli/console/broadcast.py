@@ -1,118 +1,72 @@
-"""Messages for many browsers. Each browser has a bounded queue, so a slow browser loses messages.
+"""Messages for many browsers. A thread appends to a log; each browser's event stream reads the log at intervals.
 
-A thread feeds an `EventChannel`; the event loop reads it.
+The log keeps the newest messages only, so a slow browser misses some and is told how many events they had.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import Any, Final, NamedTuple
 
-QUEUE_MAX: Final = 8
-"""The most messages that wait for one browser: two seconds of a busy change stream."""
+KEPT_COUNT: Final = 8
+"""The messages that the log keeps: two seconds of a busy change stream."""
+LOOK_SECONDS: Final = 0.1
 KEEP_ALIVE_SECONDS: Final = 15.0
 
 
-@dataclass(frozen=True, slots=True)
-class Broadcast:
-    """A message as it is sent, and the number of change events in it."""
-
+class _Message(NamedTuple):
+    number: int
     text: bytes
-    event_count: int = 0
+    event_count: int
+    """The change events of all messages up to this one."""
 
 
-@dataclass(eq=False, slots=True)
-class Subscription:
-    """The queue of one browser."""
+class MessageLog:
+    """The newest messages of one source. One thread appends to it; the event loop reads it."""
 
-    queue: asyncio.Queue[Broadcast | None] = field(default_factory=lambda: asyncio.Queue(QUEUE_MAX))
-    missed_count: int = 0
-    """Events that the full queue dropped since the browser was last told."""
-    is_ended: bool = False
-
-    def offer(self, message: Broadcast) -> None:
-        """Queue a message; if the queue is full, count its events as missed."""
-        try:
-            self.queue.put_nowait(message)
-        except asyncio.QueueFull:
-            self.missed_count += message.event_count
-
-    async def messages(self) -> AsyncIterator[bytes]:
-        """Yield the messages as server-sent events, after a notice of missed events, until the channel ends."""
-        while True:
-            try:
-                message = await asyncio.wait_for(self.queue.get(), KEEP_ALIVE_SECONDS)
-            except TimeoutError:
-                yield b": still here\n\n"
-                continue
-            finally:
-                if self.is_ended and self.queue.empty():
-                    self.offer_end()
-            if message is None:
-                return
-            if self.missed_count:
-                missed, self.missed_count = self.missed_count, 0
-                yield event_text("missed", {"count": missed})
-            yield message.text
-
-    def offer_end(self) -> None:
-        """End the subscription after its queued messages."""
-        self.is_ended = True
-        if not self.queue.full():
-            self.queue.put_nowait(None)
-
-
-class EventChannel:
-    """The subscriptions of one source of messages."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._subscriptions: set[Subscription] = set()
-        self._is_ended = False
-
-    @property
-    def reader_count(self) -> int:
-        """The number of subscriptions. Safe from any thread."""
-        return len(self._subscriptions)
-
-    def subscribe(self) -> Subscription:
-        """Return a new subscription. Call it on the loop."""
-        subscription = Subscription()
-        self._subscriptions.add(subscription)
-        if self._is_ended:
-            subscription.offer_end()
-        return subscription
-
-    def unsubscribe(self, subscription: Subscription) -> None:
-        """End a subscription. Call it on the loop."""
-        self._subscriptions.discard(subscription)
+    def __init__(self) -> None:
+        self._kept: deque[_Message] = deque([_Message(0, b"", 0)], maxlen=KEPT_COUNT + 1)
+        self.reader_count = 0
+        """The number of browsers that read the log."""
+        self.is_ended = False
+        """Whether no more messages come. Readers end after the last one."""
 
     def publish(self, name: str, content: Any, event_count: int = 0) -> None:
-        """Encode a message once and send it to all subscriptions. Safe from any thread."""
-        message = Broadcast(event_text(name, content), event_count)
+        """Encode a message once, for all readers."""
+        last = self._kept[-1]
+        self._kept.append(_Message(last.number + 1, event_text(name, content), last.event_count + event_count))
 
-        def offer() -> None:
-            for subscription in self._subscriptions:
-                subscription.offer(message)
+    def read(self) -> AsyncGenerator[bytes, None]:
+        """Return the messages from now on as server-sent events, after notices of missed events, until the log ends.
+        The caller is a reader until it closes the iterator."""
+        self.reader_count += 1
+        return self._after(self._kept[-1])
 
-        self._call(offer)
-
-    def end(self) -> None:
-        """End all subscriptions after their queued messages. Safe from any thread."""
-
-        def end() -> None:
-            self._is_ended = True
-            for subscription in self._subscriptions:
-                subscription.offer_end()
-
-        self._call(end)
-
-    def _call(self, function: Any) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function)
+    async def _after(self, last: _Message) -> AsyncGenerator[bytes, None]:
+        loop = asyncio.get_running_loop()
+        sent_at = loop.time()
+        try:
+            while True:
+                is_ended = self.is_ended
+                kept = self._kept.copy()
+                if missed := kept[0].event_count - last.event_count if kept[0].number > last.number else 0:
+                    yield event_text("missed", {"count": missed})
+                for message in kept:
+                    if message.number > max(last.number, kept[0].number):
+                        yield message.text
+                        sent_at = loop.time()
+                last = kept[-1]
+                if is_ended:
+                    return
+                if loop.time() - sent_at > KEEP_ALIVE_SECONDS:
+                    yield b": still here\n\n"
+                    sent_at = loop.time()
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            self.reader_count -= 1
 
 
 def event_text(name: str, content: Any) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pymongo.errors import PyMongoError
 
 from headrace.cli.connection import Client, failure
-from headrace.cli.console.broadcast import EventChannel
+from headrace.cli.console.broadcast import MessageLog
 from headrace.cli.monitoring.own_traffic import OwnTraffic
 from headrace.cli.monitoring.status import ServerSample, Status, sample_of
 
@@ -33,10 +33,10 @@ _LATENCIES: Final = ("reads", "writes", "commands")
 class Sampler:
     """The thread that samples one server until `stop`."""
 
-    def __init__(self, client: Client, own: OwnTraffic, channel: EventChannel) -> None:
+    def __init__(self, client: Client, own: OwnTraffic) -> None:
         self._client = client
         self._own = own
-        self.channel = channel
+        self.log = MessageLog()
         self._points: deque[dict[str, Any]] = deque(maxlen=SAMPLE_COUNT)
         self._status: dict[str, Any] | None = None
         self._stopped = threading.Event()
@@ -63,7 +63,7 @@ class Sampler:
             try:
                 before = self._step(before)
             except PyMongoError as error:
-                self.channel.publish("trouble", {"error": str(failure(error))})
+                self.log.publish("trouble", {"error": str(failure(error))})
                 before = None
                 self._stopped.wait(FAILED_SECONDS)
             self._stopped.wait(INTERVAL_SECONDS)
@@ -81,7 +81,7 @@ class Sampler:
             streams = shown["streams"]
             shown |= {"streams": streams[:STREAM_COUNT_MAX], "streamCount": len(streams)}
             self._status = shown
-            self.channel.publish("sample", {"status": shown, "point": point})
+            self.log.publish("sample", {"status": shown, "point": point})
         return after
 
 

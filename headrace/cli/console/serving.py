@@ -38,7 +38,7 @@ class ConsoleServer:
         self._socket = _bound(port)
         self.port: int = self._socket.getsockname()[1]
         try:
-            self._sessions = Sessions(uri, self._loop)
+            self._sessions = Sessions(uri)
         except (OptionError, PyMongoError) as error:
             self._socket.close()
             raise failure(error) from error

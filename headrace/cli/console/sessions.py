@@ -7,7 +7,6 @@ streams. pymongo keeps credentials in this process's memory as long as a session
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import secrets
@@ -19,7 +18,6 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from headrace.cli.connection import Client, opened
-from headrace.cli.console.broadcast import EventChannel
 from headrace.cli.console.sampler import Sampler
 from headrace.cli.console.tailing import Tails
 from headrace.cli.monitoring.own_traffic import OPTIONS, OwnTraffic
@@ -35,17 +33,12 @@ IDLE_SECONDS: Final = 3600.0
 class ServerConnection:
     """A client of the server with one user's credentials, shared by this user's sessions."""
 
-    def __init__(self, client: Client, own: OwnTraffic, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, client: Client, own: OwnTraffic) -> None:
         self.client = client
-        self._loop = loop
-        self.sampler = Sampler(client, own, EventChannel(loop))
+        self.sampler = Sampler(client, own)
         self.tails = Tails(client)
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._answers: dict[tuple[str, ...], tuple[float, Any]] = {}
-
-    def channel(self) -> EventChannel:
-        """Return a new channel for a change stream."""
-        return EventChannel(self._loop)
 
     def cached(self, key: tuple[str, ...], seconds: float, ask: Callable[[], Any]) -> Any:
         """Return an answer of `ask` that is at most `seconds` old, so that many browsers cost as much as one.
@@ -71,10 +64,9 @@ class ServerConnection:
 class Sessions:
     """All sessions of a console. Use it on the event loop; only `connect` is safe from any thread."""
 
-    def __init__(self, uri: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, uri: str) -> None:
         """Make the connection of the URI, without connecting yet. Raises Failed, OptionError and PyMongoError."""
         self._uri = uri
-        self._loop = loop
         self.token = secrets.token_urlsafe(32)
         self._salt = secrets.token_bytes(32)
         self.base = self.connect()
@@ -90,7 +82,7 @@ class Sessions:
         """Return a connection with credentials, without trying them. Safe from any thread."""
         own = OwnTraffic()
         options = {"appname": "headrace console", "event_listeners": [own], **OPTIONS, **credentials}
-        return ServerConnection(opened(self._uri, **options), own, self._loop)
+        return ServerConnection(opened(self._uri, **options), own)
 
     def begin(self, token: str) -> str | None:
         """Begin a session and return its cookie; None if the token is wrong."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from pymongo.errors import PyMongoError
 
 from headrace.cli.arguments import Failed
 from headrace.cli.connection import Client, Document, failure, split_namespace
-from headrace.cli.console.broadcast import Broadcast, EventChannel, Subscription, event_text
+from headrace.cli.console.broadcast import MessageLog
 from headrace.cli.tail.following import Follow
 from headrace.cli.tail.lines import EventLines
 from headrace.cli.tail.start import json_object, start_of
@@ -29,7 +29,6 @@ SHOWN_MAX: Final = 50
 TEXT_MAX: Final = 4_000
 """The page shows this many characters of a document or a changed field."""
 CHANGES_MAX: Final = 50
-OPENED: Final = Broadcast(event_text("open", {}))
 STREAMS_MAX: Final = 32
 """The most change streams that one connection has open at a time."""
 
@@ -53,11 +52,11 @@ class TailQuery:
 class TailStream:
     """One open change stream and its readers. It ends with its last reader."""
 
-    def __init__(self, client: Client, query: TailQuery, channel: EventChannel) -> None:
+    def __init__(self, client: Client, query: TailQuery) -> None:
         """Prepare the stream. Raises Failed for an invalid query."""
         self._client = client
         self._follow = query.follow()
-        self.channel = channel
+        self.log = MessageLog()
         self._waiting: deque[Document] = deque(maxlen=SHOWN_MAX)
         self._count = 0
         self._lock = threading.Lock()
@@ -71,7 +70,7 @@ class TailStream:
         return self._ended.is_set()
 
     def start(self) -> None:
-        """Start the threads. Call it after the first reader has subscribed."""
+        """Start the threads. Call it after the first `read` of the log."""
         threading.Thread(target=self._read, daemon=True, name="console tail").start()
         threading.Thread(target=self._send_batches, daemon=True, name="console tail batches").start()
 
@@ -79,11 +78,11 @@ class TailStream:
         try:
             events = self._follow.events(self._client)
             for event, _ in events:
-                if not self.channel.reader_count:
+                if not self.log.reader_count:
                     break
                 if not self.is_open:
                     self.is_open = True
-                    self.channel.publish("open", {})
+                    self.log.publish("open", {})
                 if event is not None:
                     with self._lock:
                         self._waiting.append(event)
@@ -92,10 +91,10 @@ class TailStream:
         except (PyMongoError, Failed) as error:
             self._send()
             failed = error if isinstance(error, Failed) else failure(error)
-            self.channel.publish("failed", {"error": str(failed)})
+            self.log.publish("failed", {"error": str(failed)})
         finally:
             self._ended.set()
-            self.channel.end()
+            self.log.is_ended = True
 
     def _send_batches(self) -> None:
         while not self._ended.wait(BATCH_SECONDS):
@@ -108,7 +107,7 @@ class TailStream:
             self._count = 0
         if count:
             content = {"events": [shown_event(event) for event in events], "notShown": count - len(events)}
-            self.channel.publish("events", content, count)
+            self.log.publish("events", content, count)
 
 
 @dataclass
@@ -119,26 +118,24 @@ class Tails:
     _streams: dict[TailQuery, TailStream] = field(default_factory=dict)
     _past: set[TailStream] = field(default_factory=set)
 
-    def subscribe(self, query: TailQuery, make_channel: Any) -> tuple[TailStream, Subscription]:
-        """Join the stream of a query, or open it. Raises Failed, also if too many streams are open."""
+    def read(self, query: TailQuery) -> tuple[TailStream, AsyncGenerator[bytes, None]]:
+        """Return the stream of a query, maybe newly opened, and its messages. Raises Failed, also if too many streams
+        are open."""
         self._past = {stream for stream in self._past if not stream.is_ended}
         self._streams = {key: stream for key, stream in self._streams.items() if not stream.is_ended}
         stream = self._streams.get(query)
-        if stream is not None and stream.channel.reader_count:
-            subscription = stream.channel.subscribe()
-            if stream.is_open:
-                subscription.offer(OPENED)
-            return stream, subscription
+        if stream is not None and stream.log.reader_count:
+            return stream, stream.log.read()
         if len(self._streams) + len(self._past) >= STREAMS_MAX:
             raise Failed(f"the console has {STREAMS_MAX} change streams open: close a page")
-        stream = TailStream(self.client, query, make_channel())
-        subscription = stream.channel.subscribe()
+        stream = TailStream(self.client, query)
+        messages = stream.log.read()
         if query.start:
             self._past.add(stream)
         else:
             self._streams[query] = stream
         stream.start()
-        return stream, subscription
+        return stream, messages
 
 
 def shown_event(event: Mapping[str, Any]) -> dict[str, Any]:
