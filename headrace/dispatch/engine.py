@@ -52,7 +52,7 @@ from headrace.dispatch.profiling.usage import Usage
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.server_info import first_history_id
 from headrace.dispatch.sessions import checked_out_key
-from headrace.dispatch.shell import NoShell, Shell
+from headrace.dispatch.shell import Shell
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError, HandedOver
 from headrace.memory_budget import default_bytes_max
@@ -88,7 +88,7 @@ class Engine:
         self.commands = commands
         self.channels = Channels(store.memory)
         self.feeds = Feeds(self.channels, store)
-        self.shell = shell or NoShell()
+        self.shell = shell or Shell()
         self.cursors = Cursors(self.clock, self.shell.cursor_killed, store.memory)
         self.parameters = parameters
         self.oplog_bytes_max: int | None = None  # set by the server, from a parameter or the size of the disk

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.running_command import RunningCommand, Work
 
 
-class Shell(Protocol):
-    """The socket server as its engine sees it. `NoShell` stands in if commands run by function calls only."""
+class Shell:
+    """The socket server as its engine sees it. The class itself is a shell without connections, log or process: its
+    methods have no effect."""
 
-    @property
-    def shut_down(self) -> Callable[[], None] | None:
-        """A function that ends the server cleanly once the answer is sent; None if the embedding process decides."""
-
-    @property
-    def log_lines(self) -> Sequence[str]:
-        """The last lines of the server's log."""
-
-    @property
-    def startup_warnings(self) -> Sequence[str]:
-        """The warnings at the server's start."""
-
-    @property
-    def certificate(self) -> tuple[str, float] | None:
-        """The subject of the server's TLS certificate and its expiry in seconds since 1970; None without TLS."""
+    shut_down: Callable[[], None] | None = None
+    """A function that ends the server cleanly once the answer is sent; None if the embedding process decides."""
+    log_lines: Sequence[str] = ()
+    """The last lines of the server's log."""
+    startup_warnings: Sequence[str] = ()
+    """The warnings at the server's start."""
+    certificate: tuple[str, float] | None = None
+    """The subject of the server's TLS certificate and its expiry in seconds since 1970; None without TLS."""
 
     def rotate_certificates(self, message: str | None = None) -> None:
         """Read the TLS certificates again, for new connections. Log `message`. Raise 140."""
@@ -51,15 +45,18 @@ class Shell(Protocol):
 
     def waiting_requests(self) -> Sequence[Request]:
         """Return the requests that returned a `Wait` and have no answer yet."""
+        return ()
 
     def interrupt(self, connection_id: int) -> None:
         """End the wait of a connection's request with error 11601."""
 
     def has_reader(self) -> bool:
         """Whether a reader process can take a long read now. Starts one if all are busy."""
+        return False
 
     def may_move(self, command: Command, request: Request) -> bool:
         """Whether a reader process that runs already can take this read. Called from any thread."""
+        return False
 
     def reader_call(self, request: Request) -> Any:
         """Return the `execution.reader_calls.ReaderCall` of a read."""
@@ -69,51 +66,3 @@ class Shell(Protocol):
 
     def cursor_killed(self, cursor: Any) -> None:
         """Run again the getMore that waits for this cursor, if any."""
-
-
-class NoShell:
-    """A shell without connections, log or process: each call has no effect."""
-
-    shut_down: Callable[[], None] | None = None
-    log_lines: Sequence[str] = ()
-    startup_warnings: Sequence[str] = ()
-    certificate: tuple[str, float] | None = None
-
-    def rotate_certificates(self, message: str | None = None) -> None:
-        pass
-
-    def rotate_logs(self, log: str | None = None, client: ClientInfo | None = None) -> None:
-        pass
-
-    def client_introduced(self, client: ClientInfo) -> None:
-        pass
-
-    def has_paused(self, request: Request, turn: RunningCommand) -> None:
-        pass
-
-    def profiled(self, namespace: str, document: bytes | None) -> None:
-        pass
-
-    def slow(self, request: Request, duration_ms: float, work: Work | None, answer: Any) -> None:
-        pass
-
-    def waiting_requests(self) -> Sequence[Request]:
-        return ()
-
-    def interrupt(self, connection_id: int) -> None:
-        pass
-
-    def has_reader(self) -> bool:
-        return False
-
-    def may_move(self, command: Command, request: Request) -> bool:
-        return False
-
-    def reader_call(self, request: Request) -> Any:
-        return None
-
-    def wake(self, key: str) -> None:
-        pass
-
-    def cursor_killed(self, cursor: Any) -> None:
-        pass

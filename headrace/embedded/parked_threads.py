@@ -9,14 +9,14 @@ Rule: all but the sleep itself happens under the engine's lock, so that no wake-
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.clock import monotonic
 from headrace.cursors.channels import channel_keys
 from headrace.dispatch.request import ClientInfo, Request
-from headrace.dispatch.shell import NoShell, Shell
+from headrace.dispatch.shell import Shell
 from headrace.dispatch.wait import Wait
 from headrace.embedded.locks import Released
 from headrace.errors import Interrupted
@@ -26,7 +26,7 @@ from headrace.store.store import Committed
 if TYPE_CHECKING:
     from headrace.embedded.local_engine import Caller, LocalEngine
 
-_NO_SHELL: Final = NoShell()
+_NO_SHELL: Final = Shell()
 
 
 class ParkedThread:
@@ -45,7 +45,7 @@ class ParkedThread:
             self.woken.release()
 
 
-class ParkedThreads(NoShell):
+class ParkedThreads(Shell):
     """The waiting threads, by the key that they wait for."""
 
     def __init__(self, local: LocalEngine) -> None:
@@ -99,10 +99,6 @@ class ParkedThreads(NoShell):
             _wake(parked[key])
 
     # Called by the engine: `dispatch.shell.Shell`.
-
-    @property
-    def shut_down(self) -> Callable[[], None] | None:  # type: ignore[override]
-        return None
 
     @property
     def _server(self) -> Shell:

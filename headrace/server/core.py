@@ -20,6 +20,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
+from headrace.dispatch.shell import Shell
 from headrace.errors import CommandError, Interrupted
 from headrace.execution.reader_calls import ReaderCall, may_move
 from headrace.log_lines import RepeatedLine, printable
@@ -61,7 +62,7 @@ class Hosted(NamedTuple):
     """Lets one writer in at a time: the program's threads or the server."""
 
 
-class Core:
+class Core(Shell):
     """A running server. It is created, started and stopped on its loop's thread."""
 
     backup: BackupProcess | None = None
@@ -353,7 +354,7 @@ class Core:
             raise CommandError(37, f"Failed to rotate the log: {error}") from None
 
     @property
-    def log_lines(self) -> Sequence[str]:
+    def log_lines(self) -> Sequence[str]:  # type: ignore[override]
         return self._log.lines
 
     def waiting_requests(self) -> Sequence[Request]:

@@ -20,7 +20,7 @@ from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.primacy import TOPOLOGY, Primacy
 from headrace.dispatch.profiling.usage import Usage
 from headrace.dispatch.request import ClientInfo, Request
-from headrace.dispatch.shell import NoShell
+from headrace.dispatch.shell import Shell
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.memory_budget import Memory
@@ -58,7 +58,7 @@ class FakeAccess:
 
 
 @dataclass
-class FakeShell(NoShell):
+class FakeShell(Shell):
     shut_down: Any = None
     log_lines: tuple[str, ...] = ("a line", "another")
     startup_warnings: tuple[str, ...] = ()

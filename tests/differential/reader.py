@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from headrace.dispatch.shell import NoShell
+from headrace.dispatch.shell import Shell
 from headrace.errors import CommandError, HandedOver
 from headrace.execution.reader_calls import ReaderAnswer, ReaderCall, ReaderCursor, may_move
 from headrace.server.readers.frames import Frames, frame
@@ -17,7 +17,7 @@ from headrace.values.bson import decode, encode
 _ASKING = ("aggregate", "delete", "findAndModify", "update")
 
 
-class _Shell(NoShell):
+class _Shell(Shell):
     def has_reader(self) -> bool:
         return True
 

@@ -18,12 +18,11 @@ from headrace.commands.reading.get_more import COMMAND as GET_MORE
 from headrace.commands.server_info.parameters import first_parameters
 from headrace.commands.table import commands_for
 from headrace.cursors.channels import channel_keys
-from headrace.dispatch import repeated_getmore
+from headrace.dispatch import repeated_getmore, shell
 from headrace.dispatch.command import Command
 from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import ClientInfo, Request, parse_message, remember
-from headrace.dispatch.shell import NoShell
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError, Interrupted
 from headrace.execution.reader_calls import ReaderAnswer, ReaderCall, ReaderCursor
@@ -111,7 +110,7 @@ class Group:
         return self.phase == "open" and not self.is_full
 
 
-class Shell(NoShell):
+class Shell(shell.Shell):
     """The shell that the engine calls."""
 
     def __init__(self, world: World) -> None:

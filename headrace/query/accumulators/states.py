@@ -11,7 +11,7 @@ import math
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from bson import Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
@@ -33,35 +33,23 @@ _FEW_COUNT: Final = 64
 """Numbers sorted at once, in some milliseconds."""
 
 
-class AccumulatorState(Protocol):
+class AccumulatorState:
     """The state of an accumulator for one group."""
-
-    def add(self, value: Any) -> None:
-        """Add the value of one document, MISSING if it has none. Raises 14 or 40400 for a type it does not accept."""
-
-    def add_all(self, values: list[Any]) -> None:
-        """Add the values of several documents, in order. Raises as `add`."""
-
-    def result(self) -> Any:
-        """The value of the accumulator so far, MISSING if there is none."""
-
-    def held(self) -> int:
-        """About how many bytes the state holds, in addition to a flat amount for itself."""
-
-
-class State:
-    """The base class of all states."""
 
     __slots__ = ()
 
     def add(self, value: Any) -> None:
-        """Add the value of one document."""
+        """Add the value of one document, MISSING if it has none. Raises 14 or 40400 for a type it does not accept."""
         raise NotImplementedError
 
     def add_all(self, values: list[Any]) -> None:
-        """Add the values of several documents, in order."""
+        """Add the values of several documents, in order. Raises as `add`."""
         for value in values:
             self.add(value)
+
+    def result(self) -> Any:
+        """The value of the accumulator so far, MISSING if there is none."""
+        raise NotImplementedError
 
     def held(self) -> int:
         """About how many bytes the state holds, in addition to a flat amount. Raises 146 if they are too many."""
@@ -81,7 +69,7 @@ class Growth:
 GROWTH: Final = Growth()
 
 
-class Growing(State):
+class Growing(AccumulatorState):
     """A state that may hold many values, up to MongoDB's 100 MB. Small values are counted only when it is measured."""
 
     __slots__ = ("bytes",)
@@ -123,7 +111,7 @@ class Growing(State):
         raise NotImplementedError
 
 
-class Sum(State):
+class Sum(AccumulatorState):
     """$sum: the sum of the numbers; other values are ignored."""
 
     __slots__ = ("total",)
@@ -156,7 +144,7 @@ class Avg(Sum):
         return self.total.mean()
 
 
-class MinMax(State):
+class MinMax(AccumulatorState):
     """$min (`sign` 1) and $max (-1): the extreme value that is neither null nor missing; None if there is none."""
 
     __slots__ = ("best", "collation", "sign")
@@ -179,7 +167,7 @@ class MinMax(State):
         return size_of(self.best)
 
 
-class First(State):
+class First(AccumulatorState):
     """$first: the first value, which may be MISSING."""
 
     __slots__ = ("seen", "value")
@@ -199,7 +187,7 @@ class First(State):
         return size_of(self.value)
 
 
-class Last(State):
+class Last(AccumulatorState):
     """$last: the last value, which may be MISSING."""
 
     __slots__ = ("value",)
@@ -324,7 +312,7 @@ class MergeObjects(Growing):
         return 2 * len(self.document)
 
 
-class StdDev(State):
+class StdDev(AccumulatorState):
     """$stdDevPop and (`sample`) $stdDevSamp: the standard deviation of the numbers; None for too few."""
 
     __slots__ = ("count", "mean", "sample", "squares")

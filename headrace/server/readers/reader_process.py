@@ -23,7 +23,7 @@ from headrace.commands.reading import aggregate, count, find, get_more
 from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import ClientInfo, Request, parse_message
-from headrace.dispatch.shell import NoShell
+from headrace.dispatch.shell import Shell
 from headrace.errors import AnsweredError, CommandError, Interrupted
 from headrace.memory_budget import exceeded
 from headrace.running_command import RunningCommand, Work
@@ -63,7 +63,7 @@ class _Running:
         self.turn = turn
 
 
-class _ReaderShell(NoShell):
+class _ReaderShell(Shell):
     """Notes the work of a paused command."""
 
     work: Work | None = None
