@@ -91,6 +91,7 @@ class Engine:
         self.shell = shell or Shell()
         self.cursors = Cursors(self.clock, self.shell.cursor_killed, store.memory)
         self.parameters = parameters
+        """Current values of the parameters; `commands/server_info/parameters.py` has the table and the first values."""
         self.oplog_bytes_max: int | None = None  # set by the server, from a parameter or the size of the disk
         self.access = Access(store, authorizes=options.auth, localhost_exception=options.localhost_exception)
         self.authorizes = options.auth
@@ -113,8 +114,10 @@ class Engine:
         """The collections that an `$out` is filling."""
         first_metrics = (split.EVENTS_FAILED, split.EVENTS_SPLIT, "network.bytesIn", "network.bytesOut")
         self.metrics: dict[str, int] = defaultdict(int, dict.fromkeys(first_metrics, 0))
+        """Counters since the start by dotted name: `commands.find.total`, `document.inserted`, `network.bytesIn`."""
         self.usage = Usage(lambda namespace: namespace in store.catalog.collections)
         self.process_id = ObjectId()
+        """`topologyVersion.processId`, new at each start, so that drivers recognize a restarted server."""
         self.started_ms = self.clock.now_ms()
         self.connections_open = 0
         self.connections_created = 0

@@ -1,62 +1,23 @@
-"""The server as commands describe it to clients: versions, addresses and the topology. The engine provides it."""
+"""The server as commands describe it to clients: versions, addresses and the topology."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from bson import Int64, ObjectId, Timestamp
 
-from headrace.clock import Clock
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import ClientInfo
-from headrace.dispatch.shell import Shell
 from headrace.hashing import sha256
-from headrace.memory_budget import Memory
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
 
 
 def first_history_id(options: ServerOptions) -> bytes:
     """Return the history id for a data directory whose version stored none. It is derived, so that it never changes."""
     return sha256(f"{options.replica_set}\0{options.dbpath.absolute()}".encode())[:12]
-
-
-class ServerInfo(Protocol):
-    """The parts of the engine that commands such as hello, buildInfo and serverStatus read."""
-
-    options: ServerOptions
-    process_id: ObjectId
-    """`topologyVersion.processId`, new at each start, so that drivers recognize a restarted server."""
-    started_ms: int
-    """Wall-clock milliseconds at the start."""
-    parameters: dict[str, Any]
-    """Current values of the parameters (`commands/server_info/parameters.py` has the table and the first values)."""
-    metrics: dict[str, int]
-    """Counters since the start by dotted name: `commands.find.total`, `document.inserted`, `network.bytesIn`."""
-    memory: Memory
-    """The memory accounts of the process and their budget."""
-    shell: Shell
-    """The server around the engine."""
-    cursors: Any
-    """The open cursors of all clients."""
-    primacy: Any
-    """The `Primacy`: whether this is the primary."""
-    connections_open: int
-    connections_created: int
-
-    @property
-    def clock(self) -> Clock:
-        """The engine's clock."""
-
-    @property
-    def commands(self) -> Mapping[str, Any]:
-        """All commands, by name and by alias."""
-
-    def end_sessions(self, sessions: list[bytes] | None) -> None:
-        """Abort the transactions and close the cursors of these sessions, given by 16 bytes; None: of all sessions."""
-
-    def last_write(self) -> tuple[Timestamp, int]:
-        """Return the cluster time and wall-clock milliseconds of the last committed entry."""
 
 
 def op_time(timestamp: Timestamp) -> dict[str, Any]:
@@ -89,12 +50,12 @@ ELECTION_ID: Final = ObjectId("7fffffff0000000000000001")
 """The election id that mongod makes in term 1."""
 
 
-def topology_version(engine: Any) -> dict[str, Any]:
+def topology_version(engine: Engine) -> dict[str, Any]:
     """Return hello's `topologyVersion`. Its counter grows when the server steps down, and when it is primary again."""
     first = _COUNTER_IN_A_SET if engine.options.oplog else 0
     return {"processId": engine.process_id, "counter": Int64(first + engine.primacy.change_count)}
 
 
-def host_of(engine: ServerInfo, client: ClientInfo) -> str:
+def host_of(engine: Engine, client: ClientInfo) -> str:
     """Return the `host:port` for hello: from `--advertise`, or the address that the client connected to."""
     return engine.options.advertised_host or client.local_host

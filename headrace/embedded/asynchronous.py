@@ -14,6 +14,7 @@ import inspect
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
@@ -204,10 +205,22 @@ class AsyncEmbeddedCursor(AsyncEmbeddedCommandCursor):
 class AsyncEmbeddedSession(_Wrapper):
     """A session, for `async with`."""
 
-    async def start_transaction(self, *args: Any, **kwargs: Any) -> _AsyncTransaction:
+    async def start_transaction(self, *args: Any, **kwargs: Any) -> AbstractAsyncContextManager[AsyncEmbeddedSession]:
         """Begin a transaction. `async with` on the awaited result commits it, or aborts it on an exception."""
         self._wrapped.start_transaction(*args, **kwargs)
-        return _AsyncTransaction(self)
+        return self._ending_transaction()
+
+    @asynccontextmanager
+    async def _ending_transaction(self) -> AsyncIterator[AsyncEmbeddedSession]:
+        """End the transaction with the body of an `async with`."""
+        try:
+            yield self
+        except BaseException:
+            if self.in_transaction:
+                await self.abort_transaction()
+            raise
+        if self.in_transaction:
+            await self.commit_transaction()
 
     async def with_transaction(self, callback: Callable[[Any], Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
         """Run `await callback(session)`, commit and return its result; after a conflict run it again."""
@@ -234,22 +247,6 @@ class AsyncEmbeddedSession(_Wrapper):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.end_session()
-
-
-class _AsyncTransaction:
-    """A transaction that ends with its `async with` block."""
-
-    def __init__(self, session: AsyncEmbeddedSession) -> None:
-        self._session = session
-
-    async def __aenter__(self) -> _AsyncTransaction:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._session.in_transaction:
-            await (self._session.commit_transaction() if error is None else self._session.abort_transaction())
 
 
 class _Watching(_Wrapper):

@@ -6,7 +6,7 @@ import contextlib
 import random
 import time
 import uuid
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -54,7 +54,7 @@ class EmbeddedSession:
     def start_transaction(
         self, read_concern: Any = None, write_concern: Any = None, read_preference: Any = None,
         max_commit_time_ms: int | None = None,
-    ) -> _OpenTransaction:  # fmt: skip
+    ) -> contextlib.AbstractContextManager[EmbeddedSession]:  # fmt: skip
         """Begin a transaction. A `with` on the result commits it, or aborts it on an exception."""
         self._check()
         if self._snapshot:
@@ -74,7 +74,19 @@ class EmbeddedSession:
             self._concerns["maxTimeMS"] = limit_ms
         self._state = "starting"
         self._number += 1
-        return _OpenTransaction(self)
+        return self._ending_transaction()
+
+    @contextlib.contextmanager
+    def _ending_transaction(self) -> Iterator[EmbeddedSession]:
+        """End the transaction with the body of a `with`."""
+        try:
+            yield self
+        except BaseException:
+            if self.in_transaction:
+                self.abort_transaction()
+            raise
+        if self.in_transaction:
+            self.commit_transaction()
 
     def commit_transaction(self) -> None:
         """Commit the transaction. The call may be repeated, also after an error, with the same result."""
@@ -218,25 +230,6 @@ class EmbeddedSession:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end_session()
-
-
-class _OpenTransaction:
-    """A transaction that ends with its `with` block."""
-
-    def __init__(self, session: EmbeddedSession) -> None:
-        self._session = session
-
-    def __enter__(self) -> _OpenTransaction:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._session.in_transaction:
-            if error is None:
-                self._session.commit_transaction()
-            else:
-                self._session.abort_transaction()
 
 
 def _invalid(message: str) -> Exception:

@@ -12,11 +12,9 @@ import ctypes
 import os
 from collections.abc import Callable
 from functools import cache
-from typing import Protocol
 
 from headrace import limits
 from headrace.memory_budget import Memory
-from headrace.running_command import RunningCommand
 
 
 class MeasuredMemory:
@@ -38,23 +36,6 @@ class MeasuredMemory:
         self.return_freed()
         used = self.resident()
         return used if used > most else 0
-
-
-class Paused(Protocol):
-    """A command that has paused."""
-
-    @property
-    def turn(self) -> RunningCommand:
-        """The command's turn."""
-
-    @property
-    def since(self) -> float:
-        """The time of the command's first pause, in seconds of the monotonic clock."""
-
-
-def is_ending(paused: Paused) -> bool:
-    """Return whether the command ends at its next turn."""
-    return paused.turn.goes_first or paused.turn.interruption is not None
 
 
 @cache

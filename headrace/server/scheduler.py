@@ -28,7 +28,7 @@ from headrace.errors import HandedOver, Interrupted
 from headrace.execution.reader_calls import ReaderCall, hand_over, may_move, moves_at_once
 from headrace.memory_budget import exceeded
 from headrace.running_command import TURN_SECONDS, RunningCommand
-from headrace.server.measured_memory import MeasuredMemory, Paused, is_ending
+from headrace.server.measured_memory import MeasuredMemory
 from headrace.thread_calls import ThreadCall
 from headrace.turns import Turn, Turns
 
@@ -138,10 +138,10 @@ class Scheduler:
         excess = self.measured.excess()
         if not excess:
             return
-        commands: list[Paused] = [paused for paused in self._paused if paused.peer is not None]
+        commands: list[Any] = [paused for paused in self._paused if paused.peer is not None]
         commands += self._core.writer.waiting()
-        if any(map(is_ending, commands)):
-            return
+        if any(paused.turn.goes_first or paused.turn.interruption is not None for paused in commands):
+            return  # one ends at its next turn
         memory = self._core.store.memory
         if (memory.used > memory.bytes_max // 2 or not commands) and memory.release_largest(excess):
             return
