@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from math import inf
 from typing import Any, Final, NoReturn
 
 from headrace.keywords import nearest
@@ -29,17 +30,6 @@ _ADDRESS: Final = re.compile(
     r"^([^\s/@]*@)?(localhost|[\w-]+(?=:\d{4,5})|\d+(\.\d+){3}|\[[0-9A-Fa-f:]+\]|[\w.-]+(?=:2701[789]))(:\d{2,5})([/,?].*)?$"
 )
 """Matches a server's address without a scheme, but not `shop.events:2024`, which is a collection."""
-_INVALID: Final = re.compile(r"invalid (\w+) value: (.*)")
-_MEANT: Final = {
-    "_bytes": "a number of bytes, such as 512M or 2G",
-    "_file_mode": "an octal file mode, such as 0700",
-    "_hours": "a number of hours",
-    "_port": "a port number",
-    "_seconds": "a number of seconds above 0",
-    "_slow_ms": "a number of milliseconds",
-    "port_argument": "a port number",
-}
-"""The value that an argument must have, by the name of the argument's type."""
 _LOGIN: Final = re.compile(r"[^\s'\"]*:[^\s'\"]*@")
 
 Run = Callable[[argparse.Namespace, Sequence[str]], int]
@@ -157,11 +147,21 @@ def _without_scheme(address: str) -> str:
     return f"mongodb:// is missing: mongodb://{without_logins(address)}"
 
 
-def positive(word: str) -> int:
-    """Parse a whole number of at least 1. Raises ArgumentTypeError."""
-    if not word.isdecimal() or not int(word):
-        raise argparse.ArgumentTypeError(f"{word!r} is not a whole number of at least 1")
-    return int(word)
+def number_argument(parse: Callable[[str], float], least: float, most: float, meant: str) -> Callable[[str], Any]:
+    """Return a parser of numbers from `least` to `most`. Its ArgumentTypeError says what is `meant`."""
+
+    def parsed(word: str) -> float:
+        with suppress(ValueError):
+            number = parse(word)
+            if least <= number <= most:
+                return number
+        raise argparse.ArgumentTypeError(f"{word!r} is not {meant}")
+
+    return parsed
+
+
+port_argument = number_argument(int, 0, 65535, "a port number")
+positive = number_argument(int, 1, inf, "a whole number of at least 1")
 
 
 def without_logins(text: str) -> str:
@@ -174,8 +174,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error and exit with status 2."""
-        text = _INVALID.sub(lambda found: f"{found[2]} is not {_MEANT.get(found[1], 'a number')}", message)
-        self.exit(EXIT_USAGE, f"{self.prog}: {without_logins(text)} ({self.prog} --help)\n")
+        self.exit(EXIT_USAGE, f"{self.prog}: {without_logins(message)} ({self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Reject unknown flags first, so that the error names the flag and not the argument that is then missing."""

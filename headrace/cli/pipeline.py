@@ -12,9 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from headrace.cli.arguments import add_command
+from headrace.cli.arguments import add_command, number_argument
 from headrace.cli.progress import Bar, progress
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ EXIT_NOT_COMPARED = 6
 """`verify` found no difference, but could not compare everything."""
 
 Action = Callable[["Job", argparse.Namespace], int]
+
+_SECONDS: Final = number_argument(float, sys.float_info.min, sys.float_info.max, "a number of seconds above 0")
 
 
 def add_actions(parser: argparse.ArgumentParser) -> None:
@@ -62,10 +64,10 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     status = add("status", _status, about_status, "orders.toml --json --max-lag 60")
     status.add_argument("--json", action="store_true", help="print it as a line of JSON")
     status.add_argument(
-        "--watch", nargs="?", type=_seconds, const=2.0, metavar="SECONDS", help="show it again and again (default: 2)"
+        "--watch", nargs="?", type=_SECONDS, const=2.0, metavar="SECONDS", help="show it again and again (default: 2)"
     )
     status.add_argument(
-        "--max-lag", type=_seconds, metavar="SECONDS",
+        "--max-lag", type=_SECONDS, metavar="SECONDS",
         help="the exit status is 4 if the job's lag is longer (default: the bound of [on_lag])",
     )  # fmt: skip
     add("upkeep", _upkeep, "join small files of its tables, and remove what is old; a job that runs does it itself")
@@ -124,13 +126,6 @@ def _run(job: Job, arguments: argparse.Namespace) -> int:
         # One line, no traceback; the job resumes when it is run again.
         return _fail(f"{job.name} stopped: {error_line(error)}")
     return 0
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not seconds > 0:
-        raise ValueError(text)
-    return seconds
 
 
 def _status(job: Job, arguments: argparse.Namespace) -> int:

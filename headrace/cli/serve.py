@@ -13,10 +13,12 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
 from headrace import limits
+from headrace.cli.arguments import number_argument, port_argument, positive
 from headrace.cli.background import Announce, open_log, pid_file, run_in_background
 from headrace.cli.data_directory import data_directory
 from headrace.cli.readiness import notify_ready
@@ -75,7 +77,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--config", "-f", metavar="FILE", type=Path, help="read settings from this file, as mongod.conf has them")
     add("--dbpath", metavar="PATH", type=Path, help="the data directory, created if missing (default: one per user)")
-    add("--port", type=_port, default=27017, help="TCP port; 0 picks a free one (default: %(default)s)")
+    add("--port", type=port_argument, default=27017, help="TCP port; 0 picks a free one (default: %(default)s)")
     address = parser.add_mutually_exclusive_group()
     address.add_argument(
         "--bind_ip", metavar="HOSTS", help="addresses to listen on, separated by commas (default: 127.0.0.1)"
@@ -97,7 +99,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--filePermissions",
         metavar="MODE",
-        type=_file_mode,
+        type=number_argument(partial(int, base=8), 0, 0o777, "an octal file mode: 0000 to 0777"),
         default=0o700,
         help="permissions of the Unix socket, as an octal number (default: 0700)",
     )
@@ -121,7 +123,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--metricsPort",
         metavar="N",
-        type=_port,
+        type=port_argument,
         help="answer GET /metrics, for Prometheus, and /healthz on this TCP port; 0 picks a free one (default: none)",
     )
     add("--metricsAddress", metavar="HOST", help="the address for --metricsPort (default: 127.0.0.1)")
@@ -156,7 +158,7 @@ def _add_storage_flags(add: Callable[..., Any]) -> None:
         help="size limit of the oplog (default: 5%% of the free disk, at least 1 GiB or a quarter of it)",
     )
     add("--oplogMinRetentionHours", metavar="HOURS", type=_hours, default=24.0, help="age limit of the oplog; 0: none")
-    add("--oplogEntriesMax", metavar="N", type=_positive, help="limit of oplog entries (default: none)")
+    add("--oplogEntriesMax", metavar="N", type=positive, help="limit of oplog entries (default: none)")
     add(
         "--memoryLimit",
         metavar="BYTES",
@@ -179,18 +181,18 @@ def _add_storage_flags(add: Callable[..., Any]) -> None:
 
 
 def _add_profiling_flags(add: Callable[..., Any]) -> None:
-    add("--slowms", metavar="MS", type=_slow_ms, default=100, help="log commands that take MS or longer (default: 100)")
+    add("--slowms", metavar="MS", type=_count, default=100, help="log commands that take MS or longer (default: 100)")
     add(
         "--slowOpSampleRate",
         metavar="SHARE",
-        type=_share,
+        type=number_argument(float, 0, 1, "a number from 0 to 1"),
         default=1.0,
         help="share of the slow commands that is logged and profiled, 0 to 1 (default: 1)",
     )
     add(
         "--profile",
         metavar="LEVEL",
-        type=int,
+        type=_count,
         choices=(0, 1, 2),
         default=0,
         help="profile slow commands (1) or all (2) of every database, in its system.profile (default: 0)",
@@ -204,69 +206,18 @@ def _add_audit_flags(add: Callable[..., Any]) -> None:
     add("--auditPath", metavar="FILE", type=Path, help="the audit log's file")
 
 
-def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError(f"{text} is not a port: 0 to 65535")
-    return port
-
-
-def _file_mode(text: str) -> int:
-    mode = int(text, 8)
-    if not 0 <= mode <= 0o777:
-        raise argparse.ArgumentTypeError(f"{text} is not a file mode: 0000 to 0777")
-    return mode
-
-
-def _slow_ms(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is less than 0")
-    return number
-
-
-def _share(text: str) -> float:
-    number = float(text)
-    if not 0.0 <= number <= 1.0:
-        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1")
-    return number
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is less than 0")
-    return number
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return number
-
-
-def _positive_number(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return number
-
-
-def _bytes(text: str) -> int:
+def _byte_count(text: str) -> int:
     """Parse a number of bytes, or of K, M, G or T (powers of 1024)."""
     unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}.get(text[-1:].upper(), 1)
-    number = int(float(text if unit == 1 else text[:-1]) * unit)
-    if number < limits.MEMORY_BYTES_LEAST:
-        raise argparse.ArgumentTypeError(f"{text} is less than {limits.MEMORY_BYTES_LEAST} bytes")
-    return number
+    return int(float(text if unit == 1 else text[:-1]) * unit)
 
 
-def _hours(text: str) -> float:
-    number = float(text)
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of hours")
-    return number
+_bytes = number_argument(
+    _byte_count, limits.MEMORY_BYTES_LEAST, 2**63, f"a number of bytes from {limits.MEMORY_BYTES_LEAST} on, such as 2G"
+)
+_hours = number_argument(float, 0, sys.float_info.max, "a number of hours")
+_count = number_argument(int, 0, inf, "a whole number of at least 0")
+_positive_number = number_argument(float, sys.float_info.min, sys.float_info.max, "a number above 0")
 
 
 def _parameter(text: str) -> tuple[str, str]:

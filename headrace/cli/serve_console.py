@@ -14,7 +14,8 @@ from importlib.util import find_spec
 from typing import Any, Final
 from urllib.parse import quote_plus
 
-from headrace.cli.console.command import MISSING, WHILE_STDIN, port_argument
+from headrace.cli.arguments import port_argument
+from headrace.cli.console.command import MISSING, WHILE_STDIN
 from headrace.cli.tls_flags import BadOptions
 from headrace.dispatch.options import ServerOptions
 from headrace.server.child_process import child_environment, python_command

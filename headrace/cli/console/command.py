@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.cli.arguments import Failed, add_command, add_uri
+from headrace.cli.arguments import Failed, add_command, add_uri, port_argument
 
 WHILE_STDIN: Final = "--whileStdin"
 """The flag with which `headrace serve --console` starts the console: it ends with its standard input."""
@@ -41,14 +41,6 @@ def add_parser(commands: Any) -> None:
         "--write", action="store_true", help="let pipelines of the query box end with $out or $merge (default: refused)"
     )
     parser.add_argument(WHILE_STDIN, dest="while_stdin", action="store_true", help=argparse.SUPPRESS)
-
-
-def port_argument(word: str) -> int:
-    """Parse a TCP port; 0 stands for a free one. Raises ArgumentTypeError and ValueError."""
-    port = int(word)
-    if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError(f"{word} is not a port: 0 to 65535")
-    return port
 
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.cli.arguments import add_command, add_json, add_uri
+from headrace.cli.arguments import add_command, add_json, add_uri, number_argument
 
 if TYPE_CHECKING:
     from headrace.cli.connection import Client
@@ -38,19 +37,12 @@ def add_parser(commands: Any) -> None:
     add_json(parser)
 
 
+_SECONDS: Final = number_argument(float, 0.1, 3600, "a number of seconds from 0.1 to 3600")
+
+
 def add_interval(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Add `--interval`."""
-    parser.add_argument("--interval", metavar="SECONDS", type=_seconds, default=1.0, help=f"{meaning} (default: 1)")
-
-
-def _seconds(word: str) -> float:
-    try:
-        seconds = float(word)
-    except ValueError:
-        seconds = math.nan
-    if not 0.1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{word!r} is not a number of seconds from 0.1 to 3600")
-    return seconds
+    parser.add_argument("--interval", metavar="SECONDS", type=_SECONDS, default=1.0, help=f"{meaning} (default: 1)")
 
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
