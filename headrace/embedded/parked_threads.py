@@ -107,14 +107,17 @@ class ParkedThreads(Shell):
 
     @property
     def log_lines(self) -> Sequence[str]:  # type: ignore[override]
+        """The last lines of the log."""
         return self._server.log_lines
 
     @property
     def startup_warnings(self) -> Sequence[str]:  # type: ignore[override]
+        """The warnings at the server's start."""
         return self._server.startup_warnings
 
     @property
     def certificate(self) -> tuple[str, float] | None:  # type: ignore[override]
+        """The subject and the expiry of the server's certificate."""
         return self._server.certificate
 
     def rotate_certificates(self, message: str | None = None) -> None:

@@ -355,6 +355,7 @@ class Core(Shell):
 
     @property
     def log_lines(self) -> Sequence[str]:  # type: ignore[override]
+        """The last lines of the log."""
         return self._log.lines
 
     def waiting_requests(self) -> Sequence[Request]:
