@@ -27,6 +27,7 @@ from headrace.query.expansion import encoded
 from headrace.query.match.text_match import TextQuery
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_pipeline
 from headrace.query.projection import included_fields
+from headrace.query.stages.fusion import Fusion, is_fusion
 from headrace.query.stages.group import Group
 from headrace.query.stages.limit import Limit, Skip
 from headrace.query.stages.server_stage import ServerStage
@@ -95,6 +96,9 @@ def run_pipeline_on(
     if stages and stages[-1].name in ("$out", "$merge"):
         read = partial(run_pipeline_on, context, namespace, pipeline[:-1], body, request)
         return write_output(context, request, stages[-1], read)
+    if stages and isinstance(stages[0], Fusion):
+        made = stages[0].documents(_run_of_inputs(context, namespace, body, request))
+        return map(encoded, run_pipeline(stages[1:], made))
     if stages and isinstance(stages[0], ServerStage):
         made = server_stages.documents(context, request, resolve(context, namespace)[0], stages[0])
         return map(encoded, run_pipeline(stages[1:], made))
@@ -131,6 +135,23 @@ def run_pipeline_on(
     if grouped is not None:
         return map(encoded, run_pipeline(*grouped))
     return map(encoded, run_pipeline(stages, map(decode, results)))
+
+
+def _run_of_inputs(
+    context: CommandContext, namespace: str, body: dict[str, Any], request: Request
+) -> Callable[[list[dict[str, Any]]], Iterator[dict[str, Any]]]:
+    """Return a function that runs an input of a fusion. Raise 10557301 for a time series."""
+    _, of_views = resolve(context, namespace)
+    if any("$_internalUnpackBucket" in stage for stage in of_views):
+        raise CommandError(10557301, "$rankFusion and $scoreFusion are unsupported on timeseries collections")
+    return lambda pipeline: map(
+        decode, run_pipeline_on(context, namespace, [*of_views, *pipeline], body, request)
+    )  # fmt: skip
+
+
+def with_view(of_views: list[dict[str, Any]], pipeline: list[Any]) -> list[Any]:
+    """Return a pipeline over a view as one over its collection. A fusion runs the view's stages in each input."""
+    return pipeline if is_fusion(pipeline) else [*of_views, *pipeline]
 
 
 def _on_raw(

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from headrace.query.expressions.expression import Evaluate
 
 _PREFIX: Final = "\x01"
+SCORE: Final = "score"
+SCORE_DETAILS: Final = "scoreDetails"
 TEXT_SCORE: Final = "textScore"
 MARK: Final = _PREFIX + TEXT_SCORE
 """The mark that holds the score of a search."""
 
 _NAMES: Final = {
     "geoNearDistance": "$geoNear distance", "geoNearPoint": "$geoNear point", "indexKey": "", "randVal": "",
-    "recordId": "", "score": "score", "scoreDetails": "scoreDetails", "searchHighlights": "",
+    "recordId": "", SCORE: "score", SCORE_DETAILS: "scoreDetails", "searchHighlights": "",
     "searchScore": "$search score", "searchScoreDetails": "", "searchSequenceToken": "", "sortKey": "sortKey",
     TEXT_SCORE: "text score", "timeseriesBucketMaxTime": "", "timeseriesBucketMinTime": "",
     "vectorSearchScore": "$vectorSearch distance",
@@ -46,7 +48,17 @@ class DocumentMetadata:
 
     def readers(self) -> Readers:
         """Return the readers of the values. They work even if the document has been reshaped since."""
-        return {name: partial(self._reader, name) for name in self.values}
+        readers = {name: partial(self._reader, name) for name in self.values}
+        if self.source_of(SCORE) == TEXT_SCORE:
+            readers[SCORE] = readers[TEXT_SCORE]
+        return readers
+
+    def source_of(self, name: str) -> str | None:
+        """Return the argument of `$meta` that has the value of `name`; None if there is none. The score of a text
+        search is the `score`, too, until a stage computes another one."""
+        if name == SCORE and SCORE not in self.values:
+            name = TEXT_SCORE
+        return name if name in self.values else None
 
     def _reader(self, name: str) -> Evaluate:
         self.is_read = True

@@ -17,10 +17,10 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.match.filter_parser import NO_TEXT_HERE
 from headrace.query.stages.carried_metadata import metadata_after, with_metadata
-from headrace.query.stages.geo_near import GeoNear
 from headrace.query.stages.lookup import with_unwinds
 from headrace.query.stages.match_stage import Search
 from headrace.query.stages.placement import check_placement
+from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.sort_stage import ONE_BY_ONE, SortedKey, key_after, with_limits, with_sort_keys
 from headrace.query.stages.stage import JOINING, Document, DocumentStage, PipelineContext, Stage
 from headrace.query.stages.stage_table import STAGES
@@ -40,7 +40,7 @@ def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tupl
         raise CommandError(7749501, f"Pipeline length must be no longer than {limits.PIPELINE_STAGE_COUNT_MAX} stages")
     stages: list[Stage] = []
     key: SortedKey | None = None
-    text, keyed = context.text, context.carried
+    text, outer = context.text, context.carried
     for element in pipeline:
         try:
             for stage in _parse_stage(element, context, key):
@@ -58,10 +58,14 @@ def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tupl
         if context.inside:
             stages[0] = Search.instead_of(stages[0], text.score, context)
         stages = with_metadata(stages, text.score)
-    elif stages and isinstance(stages[0], GeoNear):
-        stages = with_metadata(stages, stages[0].live)
-    elif stages and keyed is not None:
-        stages = with_metadata(stages, keyed, made_by_first=stages[0].name == "$match")
+    elif stages and outer is not None and context.inside != "$facet" and stages[0].name == "$match":
+        stages = with_metadata(stages, outer)
+    elif stages and (
+        isinstance(stages[0], ServerStage) or (outer is not None and not outer.is_read and context.inside != "$facet")
+    ):
+        stages = with_metadata(stages, None)
+    else:
+        stages = with_metadata(stages, None, outer)
     return with_unwinds(with_limits(list(with_sort_keys(stages))))
 
 

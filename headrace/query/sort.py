@@ -279,11 +279,12 @@ def _metadata_path(name: Any, metadata: DocumentMetadata | None) -> str:
     """The path to sort by metadata of documents, highest first."""
     if type(name) is not str or name not in _SORTED_METADATA:
         raise CommandError(31138, f"Illegal $meta sort: {name!r}")
-    if metadata is not None and name in metadata.values:
-        metadata.is_read = True
-    else:
+    source = None if metadata is None else metadata.source_of(name)
+    if metadata is None or source is None:
         check_unavailable(name)
-    return mark_of(name)
+        return mark_of(name)
+    metadata.is_read = True
+    return mark_of(source)
 
 
 def _is_descending(path: str, direction: Any) -> bool:

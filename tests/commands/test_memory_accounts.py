@@ -145,6 +145,7 @@ STAGES: dict[str, tuple[dict[str, Any], int]] = {
     "joins.py": ({"$lookup": {"from": "c", "localField": "no", "foreignField": "no", "as": "x"}}, 4568),
     "lookup.py": ({"$lookup": {"from": "c", "pipeline": [], "as": "x"}}, 4568),
     "sample.py": ({"$sample": {"size": 2000}}, 292),
+    "score.py": ({"$score": {"score": "$_id", "normalization": "minMaxScaler"}}, 292),
     "sort_stage.py": ({"$sort": {"b": 1}}, 292),
     "window.py": ({"$setWindowFields": {"sortBy": {"_id": 1}, "output": {"n": {"$sum": "$_id"}}}}, 292),
 }  # fmt: skip

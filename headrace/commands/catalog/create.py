@@ -33,6 +33,7 @@ from headrace.query.match import parse_filter
 from headrace.query.match.encrypted_values import names_encryption
 from headrace.query.match.text_match import TextQuery
 from headrace.query.pipeline import PipelineContext, parse_pipeline
+from headrace.query.stages.fusion import is_fusion
 from headrace.store import catalog_changes
 from headrace.timeseries.series import is_buckets
 from headrace.values.bson.to_string import to_string
@@ -243,6 +244,8 @@ def check_view(database: str, namespace: str, source: str, pipeline: list[Any]) 
     check_view_sources(database, source, pipeline)
     if pipeline and type(pipeline[0]) is dict and "$changeStream" in pipeline[0]:
         raise CommandError(167, "$changeStream cannot be used in a view definition")
+    if is_fusion(pipeline):
+        raise CommandError(167, "$rankFusion and $scoreFusion are currently unsupported in a view definition")
     pipeline_context = PipelineContext(
         database=database, collection=namespace.partition(".")[2], read_collection=lambda *_: (),
         describe=lambda *_: (), search_in=lambda _: _any_search(), text=_any_search(),

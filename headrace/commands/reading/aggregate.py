@@ -27,7 +27,7 @@ from headrace.errors import CommandError
 from headrace.execution import change_streams
 from headrace.execution.batches import open_cursor
 from headrace.execution.command_memory import ALLOW_DISK_USE
-from headrace.execution.pipelines import run_pipeline_on
+from headrace.execution.pipelines import run_pipeline_on, with_view
 from headrace.execution.plan import check_hint
 from headrace.execution.sources import resolve
 from headrace.execution.time_series import is_of_buckets
@@ -92,7 +92,7 @@ def run(context: CommandContext, request: Request) -> Any:
         check_hint(context.view.collection(namespace), body.get("hint"))
         _, of_views = resolve(context, namespace, api_strict=bool(body.get("apiStrict")))
         if not is_of_buckets(context, namespace, pipeline):
-            pipeline = [*of_views, *pipeline]
+            pipeline = with_view(of_views, pipeline)
     results = run_pipeline_on(context, namespace, pipeline, body, request)
     return open_cursor(context, request, namespace, results, size)
 

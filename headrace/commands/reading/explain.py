@@ -45,7 +45,7 @@ from headrace.execution.explain_plan import (
 )
 from headrace.execution.geo_near_stage import geo_near_documents, geo_near_filter
 from headrace.execution.let import variables_of
-from headrace.execution.pipelines import first_of_each, is_scored, pipeline_context_of
+from headrace.execution.pipelines import first_of_each, is_scored, pipeline_context_of, with_view
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.planner.choice import NO_INDEX
 from headrace.execution.planner.query import ANY_ORDER, Order
@@ -385,7 +385,7 @@ def _pipeline(context: CommandContext, request: Request, examined: Examined, ver
     namespace = f"{request.db}.{name if type(name) is str else '$cmd.aggregate'}"
     base, of_views = resolve(context, namespace)
     asked = find.as_pipeline(body) if request.name == "find" else PIPELINE.of(body)
-    pipeline = [*of_views, *asked]
+    pipeline = with_view(of_views, asked)
     pipeline_context = pipeline_context_of(context, namespace, body, request)
     stages = parse_pipeline(pipeline, context=pipeline_context)
     if any(stage.name == "$changeStream" for stage in stages):

@@ -44,7 +44,8 @@ _OF_USERS: Final = {
 HERE: Final = frozenset({
     "$_internalUnpackBucket", "$addFields", "$bucket", "$bucketAuto", "$changeStreamSplitLargeEvent", "$count",
     "$densify", "$fill", "$geoNear",
-    "$group", "$limit", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$sample", "$set",
+    "$group", "$limit", "$match", "$project", "$rankFusion", "$redact", "$replaceRoot", "$replaceWith", "$sample",
+    "$score", "$scoreFusion", "$set",
     "$setWindowFields", "$skip", "$sort", "$sortByCount", "$unset", "$unwind",
 })  # fmt: skip
 """The stages that require only `find` on the collection, because they work on their input."""

@@ -281,7 +281,8 @@ def _double_power(base: float, exponent: float) -> float:
         return math.nan
 
 
-def _sigmoid(value: Any) -> Any:
+def sigmoid(value: Any) -> Any:
+    """Return `1 / (1 + e^-value)`."""
     if type(value) is Decimal128:
         return wrap(CONTEXT.divide(Decimal(1), CONTEXT.add(Decimal(1), (-decimal_value(value)).exp(CONTEXT))))
     return 1.0 / (1.0 + _exp(-float(value)))
@@ -302,7 +303,7 @@ OPERATORS: Final[dict[str, OperatorParser]] = {
     "$mod": positional(Operator("$mod", binary(_mod)), 2),
     "$multiply": variadic(Operator("$multiply", _make_multiply, associative=True, commutative=True)),
     "$pow": positional(Operator("$pow", binary(_pow)), 2),
-    "$sigmoid": _single("$sigmoid", _sigmoid),
+    "$sigmoid": _single("$sigmoid", sigmoid),
     "$sqrt": _single("$sqrt", _sqrt),
     "$subtract": positional(Operator("$subtract", binary(subtract)), 2),
 }

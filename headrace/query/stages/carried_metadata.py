@@ -1,4 +1,4 @@
-"""Carries the metadata of documents through a pipeline that begins with a search or a `$geoNear`."""
+"""Carries the metadata of documents through a pipeline: of a search, a `$geoNear`, a `$score`, a fusion."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Final
 
 from headrace.query.document_metadata import DocumentMetadata
 from headrace.query.match.text_match import TextQuery
+from headrace.query.stages.facet import Facet
+from headrace.query.stages.fusion import Fusion
 from headrace.query.stages.geo_near import GeoNear
+from headrace.query.stages.score import Score
 from headrace.query.stages.sort_stage import ONE_BY_ONE
 from headrace.query.stages.stage import DocumentStage, Stage
 
@@ -20,30 +23,40 @@ HIDDEN: Final = "$_internalMetadata"
 def metadata_after(stage: Stage, text: TextQuery | None, before: DocumentMetadata | None) -> DocumentMetadata | None:
     """Return the metadata that documents have after a stage. `before`: their metadata before the stage. `text`: the
     search that the first stage may be."""
-    if isinstance(stage, GeoNear):
+    if isinstance(stage, Fusion | GeoNear | Score):
         return stage.live
     if text is not None and text.search is not None and stage.name == "$match":
         return text.score
     return before if stage.name in ONE_BY_ONE or stage.name in CARRIED else None
 
 
-def with_metadata(stages: Sequence[Stage], metadata: DocumentMetadata, *, made_by_first: bool = True) -> list[Stage]:
-    """Return the stages, with hidden stages between them that note and carry metadata. The first stage makes the
-    metadata, or the documents already have it. No hidden stage is added if nothing reads the metadata."""
-    if not metadata.is_read:
-        return list(stages)
-    note = DocumentStage(HIDDEN, {}, metadata.note)
-    carry = DocumentStage(HIDDEN, {}, metadata.carry)
-    made: list[Stage] = [stages[0]] if made_by_first else []
-    if not isinstance(stages[0], GeoNear):  # `$geoNear` notes the values of each document itself
-        made.append(note)
-    goes_on = True
-    for stage in stages[made_by_first:]:
-        goes_on = goes_on and (stage.name in ONE_BY_ONE or stage.name in CARRIED)
-        if not goes_on or stage.name not in CARRIED:
+def with_metadata(
+    stages: Sequence[Stage], found: DocumentMetadata | None, outer: DocumentMetadata | None = None
+) -> list[Stage]:
+    """Return the stages, with hidden stages between them that note and carry metadata, if a stage reads it.
+
+    `found`: the metadata of the search that the first stage is. `outer`: the metadata of the documents of a `$facet`.
+    """
+    made: list[Stage] = [] if outer is None else [_noting(outer)]
+    now, noted = outer, outer is not None  # `noted`: whether the last stage is hidden and notes
+    for index, stage in enumerate(stages):
+        own = metadata_after(stage, None, None)  # such a stage notes the values of each document itself
+        if own is not None or (index == 0 and found is not None):
+            now, noted = own or found, own is None and found is not None and found.is_read
+            made += [stage, _noting(found)] if noted and found is not None else [stage]
+        elif now is None or not now.is_read or stage.name in ONE_BY_ONE:
             made.append(stage)
-        elif made[-1] is note:
-            made[-1:] = [stage, note]
+            noted = False
+        elif stage.name in CARRIED or isinstance(stage, Facet):
+            made[-1:] = [] if noted else [made[-1], DocumentStage(HIDDEN, {}, now.carry)]
+            noted = stage.name in CARRIED
+            made += [stage, _noting(now)] if noted else [stage]
+            now = now if noted else None
         else:
-            made += [carry, stage, note]
+            made.append(stage)
+            now = None
     return made
+
+
+def _noting(metadata: DocumentMetadata) -> DocumentStage:
+    return DocumentStage(HIDDEN, {}, metadata.note)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from headrace.errors import CommandError
+from headrace.query.stages.fusion import FUSIONS
 from headrace.query.stages.stage import PipelineContext, Stage
 
 FIRST: Final = frozenset(
@@ -24,6 +25,8 @@ FIRST: Final = frozenset(
         "$listSessions",
         "$planCacheStats",
         "$querySettings",
+        "$rankFusion",
+        "$scoreFusion",
         "$search",
         "$searchMeta",
         "$shardedDataDistribution",
@@ -48,12 +51,21 @@ def check_placement(stages: Sequence[Stage], context: PipelineContext) -> None:
     last = len(stages) - 1
     for index, stage in enumerate(stages):
         if stage.name in FIRST and (index or context.in_change_stream):
-            code = 40603 if stage.name == "$geoNear" else 40602
-            raise CommandError(code, f"{stage.name} is only valid as the first stage in a pipeline")
+            raise not_first(stage.name)
         if stage.name in LAST and index != last:
             raise _not_last(stage.name)
         if stage.name == "$changeStreamSplitLargeEvent" and not context.in_change_stream:
             raise CommandError(20, f"{stage.name} can only be used in a $changeStream pipeline")
+
+
+def not_first(name: str) -> CommandError:
+    """Return the error of a stage that must be first, and is not."""
+    if name in FUSIONS:
+        return CommandError(
+            10170100, "$rankFusion/$scoreFusion can only be the first stage of an aggregation pipeline."
+        )
+    code = 40603 if name == "$geoNear" else 40602
+    return CommandError(code, f"{name} is only valid as the first stage in a pipeline")
 
 
 def _not_last(name: str) -> CommandError:

@@ -65,7 +65,7 @@ class PipelineContext:
     `inside` is the name of the outer stage of a sub-pipeline, or empty. `depth` counts the enclosing stages that read
     another collection. `generator` is the source of random numbers of `$sample`. `memory` limits the memory of blocking
     stages. `search_in` returns the parser of a search of another collection. `text` parses the `$text` of the first
-    stage; it is None in later stages. `carried` is the metadata of documents after a search or a `$geoNear`. `sort_key`
+    stage; it is None in later stages. `carried` is the metadata of documents after a stage that makes some. `sort_key`
     returns the evaluator of `{$meta: "sortKey"}`. It is None before the first `$sort` and after a stage that reads
     ahead.
     """
@@ -133,7 +133,8 @@ class PipelineContext:
         text = None
         if inside in JOINING and collection is not None and self.search_in is not None:
             text = self.search_in(collection)
-        inner = replace(self, inside=inside, sort_key=None, text=text, carried=None, **changes)
+        carried = self.carried if inside == "$facet" else None
+        inner = replace(self, inside=inside, sort_key=None, text=text, carried=carried, **changes)
         return parse_pipeline(value, context=inner)
 
     def joining(self) -> PipelineContext:

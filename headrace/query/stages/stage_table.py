@@ -12,6 +12,7 @@ from headrace.query.stages.densify import parse_densify
 from headrace.query.stages.documents_stage import parse_documents
 from headrace.query.stages.facet import parse_facet
 from headrace.query.stages.fill import parse_fill
+from headrace.query.stages.fusion import parse_rank_fusion, parse_score_fusion
 from headrace.query.stages.geo_near import parse_geo_near
 from headrace.query.stages.graph_lookup import parse_graph_lookup
 from headrace.query.stages.group import parse_count, parse_group, parse_sort_by_count
@@ -22,6 +23,7 @@ from headrace.query.stages.project import parse_project, parse_unset
 from headrace.query.stages.redact import parse_redact
 from headrace.query.stages.replace_root import parse_replace_root, parse_replace_with
 from headrace.query.stages.sample import parse_sample
+from headrace.query.stages.score import parse_score
 from headrace.query.stages.server_stage import (
     parse_current_op,
     parse_list_cluster_catalog,
@@ -68,10 +70,13 @@ STAGES: Final[dict[str, Parser]] = {
     "$planCacheStats": parse_server_stage,
     "$project": parse_project,
     "$querySettings": parse_query_settings,
+    "$rankFusion": parse_rank_fusion,
     "$redact": parse_redact,
     "$replaceRoot": parse_replace_root,
     "$replaceWith": parse_replace_with,
     "$sample": parse_sample,
+    "$score": parse_score,
+    "$scoreFusion": parse_score_fusion,
     "$set": parse_add_fields,
     "$setWindowFields": parse_set_window_fields,
     "$skip": parse_skip,
