@@ -365,7 +365,10 @@ def test_killed_at_a_step_nothing_acknowledged_is_lost(tmp_path: Path, step: str
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert check(tmp_path / "data").problems == []
     with DrivenServer(tmp_path / "data") as server:
-        assert set(ids(server)) == {*range(COUNT), *done.stdout.split()}
+        there, acknowledged = set(ids(server)), {*range(COUNT), *done.stdout.split()}
+        assert acknowledged <= there
+        extra = there - acknowledged  # a step in a thread may end the process between a commit and its answer
+        assert len(extra) in (0, 1, 12) and len({name.partition("-")[0] for name in extra}) <= 1
         assert not (tmp_path / "data" / "compact.new").exists()
         assert server.must("t", {"validate": "c"})["valid"]
 
