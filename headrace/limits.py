@@ -279,6 +279,7 @@ METRIC_COLLECTION_COUNT_MAX: Final = 1000  # collections with metrics of their o
 DIFFERENCE_COUNT_MAX: Final = 10  # keys that `verify` lists per kind of difference
 ROW_BATCH_BYTES_MAX: Final = 16 * 1024 * 1024  # events that a worker gathers into one Arrow batch
 CLASS_ARCHIVE_SECONDS_MIN: Final = 86_400.0  # between two background attempts to make it: each takes half a minute
+JVM_ARCHIVE_SECONDS_MAX: Final = 900.0  # for Spark's JVM to write its classes: some 10 s on an idle machine
 JVM_START_SECONDS_MAX: Final = 120.0  # for Spark's JVM to be ready: some 5 s on an idle machine
 TRACEBACK_LINE_COUNT_MAX: Final = 500  # lines that are held back to decide whether a traceback matters
 LISTENER_SECONDS_MAX: Final = 10  # for Spark to report a job's last batch to its listener

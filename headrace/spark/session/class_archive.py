@@ -122,4 +122,4 @@ def _write(java: Java, path: Path) -> None:
         session.stop()
     assert running.process.stdin is not None
     running.process.stdin.close()
-    running.process.wait(limits.JVM_START_SECONDS_MAX)
+    running.process.wait(limits.JVM_ARCHIVE_SECONDS_MAX)
