@@ -13,6 +13,7 @@ from bson import Binary, Int64
 from pymongo import MongoClient
 
 import headrace
+from headrace import limits
 from headrace.server.writer import LONG_COMMIT_BYTES
 from headrace.store.store import Store
 from headrace.values.bson import encode
@@ -345,6 +346,7 @@ def test_a_write_whose_first_turn_fails_runs_again(
 ) -> None:
     with RawClient(pausing.address) as long, RawClient(pausing.address) as other:
         fill(other)
+        monkeypatch.setattr(limits, "GROUP_SECONDS", 3600.0)  # the group has both writes
         core = pausing._running
         schedule, core.writer._schedule = core.writer._schedule, lambda: None  # type: ignore[method-assign]
         arm = fail_at(monkeypatch, "prepare", error)
