@@ -39,12 +39,13 @@ def make_room(txn: WriteTransaction, collection: Collection) -> bool:
     if capped is None or count is None or count.through is not None or not _exceeds(capped, count):
         return False
     count_max = min(limits.CAPPED_PIECE_COUNT, count.documents - 1)
-    for record in list(islice(txn.records(collection), count_max)):
+    records = list(islice(txn.records(collection), count_max))
+    for record in records:
         _remove(txn, collection, record)
         left = txn.known_count(collection)
         if left is None or not _exceeds(capped, left):
             return False
-    return True
+    return bool(records)  # none is left if the count is wrong
 
 
 def _exceeds(capped: CappedLimits, count: DocumentCount) -> bool:
