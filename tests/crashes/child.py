@@ -48,6 +48,7 @@ DISK_POINTS: Final = ("write", "written", "syncing", "synced", "meta")
 CONFLICTS: Final = frozenset({112, 246})
 """Errors that a transaction may have: another one, or an index that a job completes, came in between."""
 DISK_FULL: Final = 14031
+INTERRUPTED_AT_SHUTDOWN: Final = 11600
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -257,6 +258,8 @@ def work(task: Task, worker: Worker, ask: Ask, reports: Reports) -> None:
         except Closed:
             return
         except CommandFailed as error:
+            if error.code == INTERRUPTED_AT_SHUTDOWN:  # the disk has failed under a command that waited
+                return
             reports.send({"w": worker.number, "e": error.code, "m": str(error)})
             if not operation["whole"]:  # nobody knows how much of it is done
                 return
