@@ -178,8 +178,9 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
     def add(self, peer: Peer, command: Command, request: Request) -> None:
         """Queue a client's write. The peer is answered through `finish`, or parked if the command must wait."""
         self._queue.append(_new(ClientWrite, (peer, command, request)))
-        if not self._scheduled:
-            self._schedule()
+        if not self._scheduled:  # `_schedule` without the call
+            self._scheduled = self._is_due = True
+            self._core.loop.call_soon(self._flush)
 
     def add_job(self, run: Callable[[WriteTransaction], object]) -> asyncio.Future[None]:
         """Queue a write of the server. The future is done when the write is committed or has failed."""
