@@ -58,6 +58,15 @@ async def test_a_browser_that_does_not_read_loses_messages_and_is_told_how_many_
     assert log.reader_count == 0
 
 
+async def test_a_reader_that_closes_before_its_first_message_is_gone() -> None:
+    log = MessageLog()
+    reader = log.read()
+    assert log.reader_count == 1
+    await reader.aclose()
+    await reader.aclose()
+    assert log.reader_count == 0
+
+
 async def test_a_reader_ends_after_the_last_message_of_its_log() -> None:
     log = MessageLog()
     slow = log.read()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from headrace.cli.arguments import Failed
 from headrace.cli.connection import failure
-from headrace.cli.console.broadcast import event_text
+from headrace.cli.console.broadcast import MessageReader, event_text
 from headrace.cli.console.collections import collection_of, collections_of, documents_of, explained
 from headrace.cli.console.gate import Gate
 from headrace.cli.console.jobs import JobReports
@@ -122,7 +122,7 @@ class ConsoleApplication:
         stream, messages = connection.tails.read(query)
         return self._stream(request, messages, event_text("open", {}) if stream.is_open else b": open\n\n")
 
-    def _stream(self, request: Request, messages: AsyncGenerator[bytes, None], first: bytes) -> Response:
+    def _stream(self, request: Request, messages: MessageReader, first: bytes) -> Response:
         session = request.cookies[self.cookie]
 
         async def texts() -> AsyncIterator[bytes]:

@@ -24,6 +24,32 @@ class _Message(NamedTuple):
     """The change events of all messages up to this one."""
 
 
+class MessageReader:
+    """One browser's reading of a log, from the next message on, until `aclose`."""
+
+    def __init__(self, log: MessageLog, last: _Message) -> None:
+        self._log, self._messages = log, log.after(last)
+        self._is_open = True
+        log.reader_count += 1
+
+    def __aiter__(self) -> MessageReader:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._messages)
+        except StopAsyncIteration:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """End the reading, also one that has not begun."""
+        if self._is_open:
+            self._is_open = False
+            self._log.reader_count -= 1
+        await self._messages.aclose()
+
+
 class MessageLog:
     """The newest messages of one source. One thread appends to it; the event loop reads it."""
 
@@ -39,34 +65,30 @@ class MessageLog:
         last = self._kept[-1]
         self._kept.append(_Message(last.number + 1, event_text(name, content), last.event_count + event_count))
 
-    def read(self) -> AsyncGenerator[bytes, None]:
-        """Return the messages from now on as server-sent events, after notices of missed events, until the log ends.
-        The caller is a reader until it closes the iterator."""
-        self.reader_count += 1
-        return self._after(self._kept[-1])
+    def read(self) -> MessageReader:
+        """Return a reader of the messages from now on."""
+        return MessageReader(self, self._kept[-1])
 
-    async def _after(self, last: _Message) -> AsyncGenerator[bytes, None]:
+    async def after(self, last: _Message) -> AsyncGenerator[bytes, None]:
+        """Yield the messages after `last` as server-sent events, after notices of missed events, until the log ends."""
         loop = asyncio.get_running_loop()
         sent_at = loop.time()
-        try:
-            while True:
-                is_ended = self.is_ended
-                kept = self._kept.copy()
-                if missed := kept[0].event_count - last.event_count if kept[0].number > last.number else 0:
-                    yield event_text("missed", {"count": missed})
-                for message in kept:
-                    if message.number > max(last.number, kept[0].number):
-                        yield message.text
-                        sent_at = loop.time()
-                last = kept[-1]
-                if is_ended:
-                    return
-                if loop.time() - sent_at > KEEP_ALIVE_SECONDS:
-                    yield b": still here\n\n"
+        while True:
+            is_ended = self.is_ended
+            kept = self._kept.copy()
+            if missed := kept[0].event_count - last.event_count if kept[0].number > last.number else 0:
+                yield event_text("missed", {"count": missed})
+            for message in kept:
+                if message.number > max(last.number, kept[0].number):
+                    yield message.text
                     sent_at = loop.time()
-                await asyncio.sleep(LOOK_SECONDS)
-        finally:
-            self.reader_count -= 1
+            last = kept[-1]
+            if is_ended:
+                return
+            if loop.time() - sent_at > KEEP_ALIVE_SECONDS:
+                yield b": still here\n\n"
+                sent_at = loop.time()
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 def event_text(name: str, content: Any) -> bytes:

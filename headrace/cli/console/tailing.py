@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from pymongo.errors import PyMongoError
 
 from headrace.cli.arguments import Failed
 from headrace.cli.connection import Client, Document, failure, split_namespace
-from headrace.cli.console.broadcast import MessageLog
+from headrace.cli.console.broadcast import MessageLog, MessageReader
 from headrace.cli.tail.following import Follow
 from headrace.cli.tail.lines import EventLines
 from headrace.cli.tail.start import json_object, start_of
@@ -118,7 +118,7 @@ class Tails:
     _streams: dict[TailQuery, TailStream] = field(default_factory=dict)
     _past: set[TailStream] = field(default_factory=set)
 
-    def read(self, query: TailQuery) -> tuple[TailStream, AsyncGenerator[bytes, None]]:
+    def read(self, query: TailQuery) -> tuple[TailStream, MessageReader]:
         """Return the stream of a query, maybe newly opened, and its messages. Raises Failed, also if too many streams
         are open."""
         self._past = {stream for stream in self._past if not stream.is_ended}
