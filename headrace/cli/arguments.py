@@ -151,7 +151,7 @@ def number_argument(parse: Callable[[str], float], least: float, most: float, me
     """Return a parser of numbers from `least` to `most`. Its ArgumentTypeError says what is `meant`."""
 
     def parsed(word: str) -> float:
-        with suppress(ValueError):
+        with suppress(OverflowError, ValueError):
             number = parse(word)
             if least <= number <= most:
                 return number
@@ -161,7 +161,7 @@ def number_argument(parse: Callable[[str], float], least: float, most: float, me
 
 
 port_argument = number_argument(int, 0, 65535, "a port number")
-positive = number_argument(int, 1, inf, "a whole number of at least 1")
+positive = number_argument(lambda word: int(word) if word.isdecimal() else 0, 1, inf, "a whole number of at least 1")
 
 
 def without_logins(text: str) -> str:

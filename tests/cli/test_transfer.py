@@ -201,6 +201,8 @@ def test_what_is_no_document_is_said_with_its_line(
         (["export", "shop"], "give --out"),
         (["export", "shop.c", "--format", "csv"], "name them with --fields"),
         (["export", "shop.c", "--limit", "-1"], "'-1' is not a whole number of at least 1"),
+        (["export", "shop.c", "--limit", "1_000"], "'1_000' is not a whole number of at least 1"),
+        (["serve", "--memoryLimit", "inf"], "'inf' is not a number of bytes"),
         (["import", "shop.c", "/"], "leave out shop.c"),
         (["import", "nosuch"], "is not a folder"),
         (["import", "shop", "c.json"], "names no collection"),
