@@ -22,7 +22,7 @@ RADIUS_MIN: Final = 1e-5
 RADIUS_MAX: Final = 0.3
 """Circles of other sizes, in radians, are covered by `covering.py`."""
 _FINENESS: Final = 5.5
-"""The radius has at most about so many cells; on average three quarters of that."""
+"""The most cells along the radius, about; on average there are three quarters of that."""
 _ERROR: Final = 1e-15
 _EDGE: Final = 1e-6
 """The part of a cell by which rounding may move a point into the next cell."""

@@ -41,7 +41,7 @@ class Disk(DiskObserver):
         self.files = {self.named: DiskState(file.read_bytes())}
         self.acknowledged: set[Any] = set()
         self.moments: list[tuple[str, list[bytes], set[Any]]] = []
-        """What was done last, the files that a loss of power may leave, and what was acknowledged."""
+        """The last step, the files that a loss of power may leave then, and the acknowledged documents."""
         self.random = Random(1)
 
     def note(self, what: str) -> None:

@@ -13,6 +13,7 @@ from headrace.server.readers.pool import spawn
 from headrace.testing.driven import DrivenServer
 from headrace.turns import Turn, Turns
 from headrace.values.bson import decode, encode
+from tests.server.readers.reading import next_message
 
 _ASKING = ("aggregate", "delete", "findAndModify", "update")
 
@@ -104,8 +105,4 @@ class DrivenReader:
         self._socket.sendall(frame(message, payload))
 
     def _receive(self) -> tuple[dict[str, Any], bytes]:
-        while True:
-            data = self._socket.recv(1 << 16)
-            assert data, "the reader process has ended"
-            for received in self._frames.feed(data):
-                return received
+        return next_message(self._socket, self._frames)

@@ -124,7 +124,7 @@ def message_of(body: dict[str, Any], **sequences: list[bytes]) -> bytes:
 
 
 def parsed(data: bytes, client: ClientInfo) -> tuple[Any, ...] | None:
-    """What the wire machine makes of bytes that are one message; None if they are no such message, or refused."""
+    """Return the request that the wire machine reads from one message; None if it refuses it or reads another kind."""
     wire = Connection()
     wire.receive(data)
     try:

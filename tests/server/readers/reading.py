@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -10,9 +11,19 @@ from unittest import mock
 
 import headrace
 from headrace import limits
+from headrace.server.readers.frames import Frames
 from headrace.server.readers.pool import Reader, Readers
 
 Result = TypeVar("Result")
+
+
+def next_message(connection: socket.socket, frames: Frames) -> tuple[dict[str, Any], bytes]:
+    """The next message of a reader at the server's end of its socket."""
+    while True:
+        data = connection.recv(1 << 16)
+        assert data, "the reader process has ended"
+        for message in frames.feed(data):
+            return message
 
 
 @contextmanager

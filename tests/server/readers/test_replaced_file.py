@@ -16,6 +16,7 @@ from headrace.server.readers.frames import Frames, frame
 from headrace.server.readers.pool import spawn
 from headrace.testing.driven import DrivenServer
 from headrace.values.bson import decode, encode
+from tests.server.readers.reading import next_message
 from tests.store.test_running_compaction import compacted
 
 pytestmark = pytest.mark.process
@@ -44,11 +45,7 @@ class Talk:
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
         """Return the next message."""
-        while True:
-            data = self._ours.recv(1 << 16)
-            assert data, "the reader has ended"
-            for message in self._frames.feed(data):
-                return message
+        return next_message(self._ours, self._frames)
 
 
 def start(server: DrivenServer, files: str) -> bytes:
