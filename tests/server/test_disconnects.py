@@ -20,6 +20,7 @@ from headrace.dispatch.request import Request
 from headrace.store.indexes import index_builds
 from tests.waiting import until
 
+from .held_writer import hold_the_writer
 from .raw import RawClient
 
 INDEX = {"key": {"n": 1}, "name": "u", "unique": True}
@@ -94,20 +95,19 @@ def test_a_cursor_that_nobody_reads_stays_for_other_connections_of_its_client(se
 
 @pytest.mark.parametrize("name", ["insert", "update"])
 def test_writes_that_are_queued_are_shown_and_can_be_killed(server: headrace.Server, name: str) -> None:
-    core = server._running
     command: dict[str, Any] = {
         "insert": {"insert": "c", "documents": [{"_id": 1}]},
         "update": {"update": "c", "updates": [{"q": {}, "u": {"$inc": {"n": 1}}, "multi": True}]},
     }[name]
     with RawClient(server.address) as writer, RawClient(server.address) as other:
-        schedule, core.writer._schedule = core.writer._schedule, lambda: None  # type: ignore[method-assign]
+        release = hold_the_writer(server)
         writer.send(command)
         until(lambda: waiting(server, name))
         shown = other.ask({"currentOp": 1, "$all": True}, "admin")["inprog"]
         (number,) = [item["opid"] for item in shown if name in item.get("command", {})]
         other.ask({"killOp": 1, "op": number}, "admin")
         assert writer.receive()[1]["code"] == 11601
-        core.writer._schedule = schedule  # type: ignore[method-assign]
+        release()
         assert other.ask({"count": "c"})["n"] == 0
 
 

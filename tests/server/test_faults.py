@@ -18,6 +18,7 @@ from headrace.store.store import Store
 from headrace.wire.connection import Connection
 from tests.waiting import until
 
+from .held_writer import hold_the_writer
 from .raw import RawClient, message
 
 _BROKEN_DOCUMENT = b"\x0d\x00\x00\x00\x10a\x00\x01\x00\x00\x00\xff\x00"  # its last element has no known type
@@ -64,22 +65,6 @@ def test_a_malformed_query_behind_a_waiting_get_more_stops_no_stream(server: hea
             events = watcher.receive()[1]["cursor"]["nextBatch"]
             assert [event["documentKey"]["_id"] for event in events] == [key]
             watcher.socket.sendall(waiting_get_more("c", second))
-
-
-def hold_the_writer(server: headrace.Server) -> Callable[[], None]:
-    """Keep the server's loop from committing until the returned function is called."""
-    core = server._running
-    schedule = core.writer._schedule
-    core.writer._schedule = lambda: None  # type: ignore[method-assign]
-
-    def release() -> None:
-        def go_on() -> None:
-            core.writer._schedule = schedule  # type: ignore[method-assign]
-            schedule()
-
-        core.loop.call_soon_threadsafe(go_on)
-
-    return release
 
 
 class Fault:

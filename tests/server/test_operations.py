@@ -14,6 +14,7 @@ import headrace
 from headrace.server import writer as writer_module
 from tests.waiting import until
 
+from .held_writer import hold_the_writer
 from .raw import RawClient
 
 
@@ -106,12 +107,11 @@ def test_writes_whose_transaction_a_thread_begins_are_shown_and_killed(
     with RawClient(server.address) as other:
         monkeypatch.setattr(core.store.environment, "begin_write_in", held)
         core.writer._commit_ms = 1000.0  # as on a slow disk
-        schedule, core.writer._schedule = core.writer._schedule, lambda: None  # type: ignore[method-assign]
+        release = hold_the_writer(server)
         for key, client in enumerate(clients, 10):
             client.send({"insert": "c", "documents": [{"_id": key}]})
             until(lambda count=key - 9: len(core.writer.requests()) == count)
-        core.writer._schedule = schedule  # type: ignore[method-assign]
-        core.loop.call_soon_threadsafe(schedule)
+        release()
         until(lambda: core.writer._group is not None)
         try:
             numbers = until(lambda: shown(other, "insert"))

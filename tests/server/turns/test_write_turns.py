@@ -19,6 +19,7 @@ from headrace.store.store import Store
 from headrace.values.bson import encode
 from tests.waiting import until
 
+from ..held_writer import hold_the_writer
 from ..raw import RawClient
 from .holding import held
 
@@ -348,14 +349,13 @@ def test_a_write_whose_first_turn_fails_runs_again(
         fill(other)
         monkeypatch.setattr(limits, "GROUP_SECONDS", 3600.0)  # the group has both writes
         core = pausing._running
-        core.writer._scheduled = True  # so the writes wait
+        release = hold_the_writer(pausing)
         arm = fail_at(monkeypatch, "prepare", error)
         long.send(update_all({"n": 0}))
         other.send({"insert": "d", "documents": [{"_id": 1}]})
         until(lambda: len(core.writer._queue) >= 2)
         arm(1)
-        core.writer._scheduled = False
-        core.loop.call_soon_threadsafe(core.writer._schedule)
+        release()
         assert other.receive()[1]["n"] == 1
         assert long.receive()[1]["n"] == COUNT
         assert {document["n"] for document in all_of(other)} == {1}
