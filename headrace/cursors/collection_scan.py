@@ -77,6 +77,18 @@ class ChunkedScan:
             tick()
         raise StopIteration
 
+    def take(self, count_max: int) -> list[bytes]:
+        """Return documents that were read but not returned: the next ones, at most this many. Read no more."""
+        start = max(0, len(self._buffer) - count_max)
+        taken = self._buffer[start:]
+        del self._buffer[start:]
+        taken.reverse()
+        return taken
+
+    def put_back(self, documents: list[bytes]) -> None:
+        """Put documents back that `take` has returned."""
+        self._buffer += reversed(documents)
+
     def chunks(self) -> Iterator[list[bytes]]:
         """Yield the remaining documents in chunks. May pause before each."""
         for first in self:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace import limits
+from headrace.cursors.collection_scan import ChunkedScan
 from headrace.errors import CommandError
 from headrace.memory_budget import Account
 from headrace.running_command import running_command
@@ -22,6 +23,17 @@ def _check_size(size: int) -> None:
             f"BSONObj size: {size} (0x{size:X}) is invalid. Size must be between 0 and "
             f"{limits.INTERNAL_DOCUMENT_BYTES_MAX}({limits.DOCUMENT_BYTES_MAX // 1024**2}MB)",
         )
+
+
+def _move(scan: ChunkedScan, batch: list[bytes], count_max: int | None, bytes_max: int) -> int:
+    """Move documents that a scan has read to a batch, and return their size; none if they are too large."""
+    taken = scan.take(limits.VIEW_CHUNK_COUNT if count_max is None else count_max - len(batch))
+    size = sum(map(len, taken))
+    if size > bytes_max:
+        scan.put_back(taken)
+        return 0
+    batch += taken
+    return size
 
 
 class DocumentCursor:
@@ -94,9 +106,11 @@ class DocumentCursor:
         if self._held is not None:
             batch.append(self._held)
             size, self._held = len(self._held), None
+        documents = self._documents
+        scan = documents if isinstance(documents, ChunkedScan) else None
         while count_max is None or len(batch) < count_max:
             tick()
-            document: Any = next(self._documents, None)
+            document: Any = next(documents, None)
             if document is None:
                 self.exhausted = not self.tails
                 return batch
@@ -107,6 +121,8 @@ class DocumentCursor:
                     return batch
                 _check_size(size)
             batch.append(document)
+            if scan is not None:
+                size += _move(scan, batch, count_max, limits.BATCH_BYTES_MAX - size)
         return batch
 
     def close(self) -> None:

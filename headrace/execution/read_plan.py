@@ -157,7 +157,7 @@ def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
             return found
     if plan.kind is ReadKind.INDEX:
         access = plan.choice.access
-        if isinstance(access, IndexAccess) and access.sure and access.between is None and plan.covered is None:
+        if isinstance(access, IndexAccess) and _has_sure_ranges(plan, access):
             matches = _in_sure_ranges(context, plan, access, wanted)
         else:
             documents = by_index(context, plan, wanted)
@@ -194,11 +194,20 @@ def by_index(context: CommandContext, plan: ReadPlan, wanted: int | None) -> Ite
     return plan.scans[0] if len(plan.scans) == 1 else chain.from_iterable(plan.scans)
 
 
+def _has_sure_ranges(plan: ReadPlan, access: IndexAccess) -> bool:
+    """Whether the bounds decide for some or all documents that they match."""
+    if access.between is not None or plan.covered is not None or plan.finder.predicate is None:
+        return False
+    return bool(access.sure) or (access.is_exact and plan.finder.text is None)
+
+
 def _in_sure_ranges(
     context: CommandContext, plan: ReadPlan, access: IndexAccess, wanted: int | None
 ) -> Iterator[bytes]:
-    """Return the matches. Documents with keys in sure ranges match without a test; the filter tests the others."""
-    collection, finder = plan.collection, plan.finder
+    """Return the matches. Documents with keys in sure ranges match without a test; the filter tests the others.
+
+    If the access is exact, all its ranges are sure."""
+    collection, finder, is_exact = plan.collection, plan.finder, access.is_exact
     ends = list(chain.from_iterable(access.sure))
     assert finder.predicate is not None
     test, node = finder.predicate.test, finder.predicate.node
@@ -210,6 +219,8 @@ def _in_sure_ranges(
         now = context.view.collection(collection.namespace)
         indexes = () if now is None else now.indexes
         is_sure = any(index.number == access.index.number and not index.traits for index in indexes)
+        if is_exact and is_sure:
+            return chunk
         kept = []
         for raw, key in zip(chunk, scan.keys.copy()):
             tick()
