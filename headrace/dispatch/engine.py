@@ -307,7 +307,13 @@ class Engine:
                 self.usage.note(command.usage, request, monotonic() - began)
             return self.failure(error, request, concern=txn is not None)
         except HandedOver as moved:
-            return self._handed_over(moved.call or self.shell.reader_call(request), context, command, request)
+            call = moved.call or self.shell.reader_call(request)
+            answer = self._handed_over(call, context, command, request)
+            if moved.call is None and call.is_unread:  # no reader could be started
+                assert turn is not None
+                turn.stays = True
+                return self.run(command, request)
+            return answer
         except (BSONError, UnicodeDecodeError) as error:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)
         except LmdbError:

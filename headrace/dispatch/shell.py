@@ -55,7 +55,7 @@ class Shell:
         return False
 
     def may_move(self, command: Command, request: Request) -> bool:
-        """Whether a reader process that runs already can take this read. Called from any thread."""
+        """Whether a reader process can take this read, even if it must be started. Called from any thread."""
         return False
 
     def reader_call(self, request: Request) -> Any:

@@ -109,6 +109,11 @@ class ReaderCall:
         """The name of the call for the writer, whose paused write waits for it."""
         return f"reader call {id(self):x}"
 
+    @property
+    def is_unread(self) -> bool:
+        """Whether it has failed before a reader began it."""
+        return self.failure is not None and not self.try_count
+
     def over(self) -> bool:
         """Whether the call has ended with an outcome or a failure."""
         return self.outcome is not None or self.failure is not None

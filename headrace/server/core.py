@@ -378,7 +378,7 @@ class Core(Shell):
 
     def may_move(self, command: Command, request: Request) -> bool:
         readers = self.readers
-        return readers is not None and not self.ending and readers.is_ready and may_move(self.engine, command, request)
+        return readers is not None and not self.ending and readers.can_take and may_move(self.engine, command, request)
 
     def reader_call(self, request: Request) -> ReaderCall:
         return ReaderCall(request)

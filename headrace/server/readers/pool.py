@@ -194,9 +194,9 @@ class Readers:
     # Called by the scheduler.
 
     @property
-    def is_ready(self) -> bool:
-        """Whether a reader process runs."""
-        return any(reader.is_ready for reader in self._readers)
+    def can_take(self) -> bool:
+        """Whether a reader process runs, or one can be started. Read from any thread."""
+        return bool(self._starting) or any(reader.is_ready for reader in self) or monotonic() >= self._start_at
 
     def have_room(self) -> bool:
         """Return whether a reader can take a command that has used up its turn. If all are busy, start another one

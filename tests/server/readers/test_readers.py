@@ -18,6 +18,7 @@ from pymongo.errors import CursorNotFound, ExecutionTimeout, OperationFailure
 
 import headrace
 from headrace import limits
+from headrace.server.readers import pool
 from tests.held_commits import HeldCommits
 from tests.ports import free_port, is_free
 from tests.server.raw import RawClient
@@ -28,6 +29,8 @@ pytestmark = pytest.mark.process
 COUNT = 3000
 SLOW = {"$expr": {"$gte": [{"$size": {"$range": [0, 20_000]}}, "$a"]}}
 """Takes some milliseconds for each document."""
+ENDLESS = {"$size": {"$map": {"input": {"$range": [0, 100_000]}, "in": {"$size": {"$range": [0, 100_000]}}}}}
+"""Takes minutes for one document."""
 
 
 @pytest.fixture(scope="module")
@@ -358,14 +361,34 @@ def test_a_read_whose_document_takes_long_is_begun_again_in_a_reader(
     monkeypatch.setattr(server._running.scheduler.turns, "seconds", 3600.0)
     monkeypatch.setattr(limits, "DOCUMENT_SECONDS_MAX", 3600.0)
     before = moved_count(server)
-    endless = {"$size": {"$map": {"input": {"$range": [0, 100_000]}, "in": {"$size": {"$range": [0, 100_000]}}}}}
     for read in (
-        lambda: client.t.c.find_one({"$expr": {"$eq": [endless, 1]}}),
-        lambda: list(client.t.c.aggregate([{"$limit": 1}, {"$project": {"n": endless}}])),
-        lambda: client.t.c.count_documents({"$expr": {"$eq": [endless, 1]}}),
+        lambda: client.t.c.find_one({"$expr": {"$eq": [ENDLESS, 1]}}),
+        lambda: list(client.t.c.aggregate([{"$limit": 1}, {"$project": {"n": ENDLESS}}])),
+        lambda: client.t.c.count_documents({"$expr": {"$eq": [ENDLESS, 1]}}),
     ):
         with pytest.raises(OperationFailure) as raised:
             read()
         assert raised.value.code == 50
     assert moved_count(server) == before + 3
     assert client.t.c.find_one({"_id": 5})["a"] == 5
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_read_whose_document_takes_long_starts_the_first_reader(
+    monkeypatch: pytest.MonkeyPatch, *, starts: bool
+) -> None:
+    """If none can be started, the server runs the read itself."""
+    if not starts:
+
+        def cannot_start(descriptor: int) -> None:
+            raise OSError("no process is left")
+
+        monkeypatch.setattr(pool, "spawn", cannot_start)
+    with headrace.Server(readers=1) as server, pymongo.MongoClient(server.uri) as client:
+        monkeypatch.setattr(server._running.scheduler.turns, "seconds", 3600.0)
+        monkeypatch.setattr(limits, "DOCUMENT_SECONDS_MAX", 3600.0 if starts else 0.1)
+        client.t.c.insert_one({"_id": 5})
+        with pytest.raises(OperationFailure) as raised:
+            client.t.c.find_one({"$expr": {"$eq": [ENDLESS, 1]}})
+        assert raised.value.code == 50
+        assert moved_count(server) == int(starts)
