@@ -36,6 +36,8 @@ class WriteGroup(Generic[Write, Paused]):
     """A paused write that continues in this group, after all others."""
     answers: list[Any] = field(default_factory=list)
     """The answers of the writes that have run, with the answer of `resumed` last."""
+    ran_over: bool = False
+    """Whether its time was over after the last write that it ran."""
     has_resumed: bool = False
     """Whether the turn of `resumed` has begun."""
     txn: WriteTransaction = field(init=False)
@@ -82,6 +84,7 @@ class GroupCommitter(Generic[Group, Write, Paused]):
         for write in group.writes:
             group.answers.append(self.run_write(group, write))
             if monotonic() > ends:
+                group.ran_over = True
                 break
         count = len(group.answers)
         left = group.writes[count:]

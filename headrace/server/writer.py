@@ -170,6 +170,10 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         self._commit_ms = 0.0
         self.commit_times = CommitTimes()
         self._commit_was_long = False
+        self._slow_peer: Peer | None = None
+        """The client whose last write took longer than a group may take. Its next one has a group of its own, after one
+        of the other writes."""
+        self._slow_waited = False
         self._idle: list[asyncio.Future[None]] = []
         self.busy_since: float | None = None
         """The time of the last step of the present group, in seconds of the monotonic clock, which advances while the
@@ -350,8 +354,9 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         if self._retries:
             group = self._retries.popleft()
         else:
-            group = SharedGroup(self._queue[: limits.COMMIT_COMMAND_COUNT_MAX])
-            self._queue = self._queue[limits.COMMIT_COMMAND_COUNT_MAX :]
+            count = limits.COMMIT_COMMAND_COUNT_MAX if self._slow_peer is None else self._count_before_slow()
+            group = SharedGroup(self._queue[:count])
+            self._queue = self._queue[count:]
             if self._paused and not is_locked and not (self._commit_was_long and group.writes):
                 group.resumed = self._paused.popleft()
         self._group = group
@@ -361,6 +366,23 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
             task.add_done_callback(lambda begun: self._begin(group, begun))
             return
         self._run(group, None)
+
+    def _count_before_slow(self) -> int:
+        """Return how many queued writes the next group has: all but the slow client's, or only the first of those, in
+        turn."""
+        own = [write for write in self._queue if type(write) is ClientWrite and write.peer is self._slow_peer]
+        if not own:
+            return limits.COMMIT_COMMAND_COUNT_MAX
+        others = [write for write in self._queue if write not in own]
+        self._slow_waited = bool(others) and not self._slow_waited
+        self._queue = [*others, *own] if self._slow_waited else [*own, *others]
+        return min(len(others), limits.COMMIT_COMMAND_COUNT_MAX) if self._slow_waited else 1
+
+    def _note_slow(self, group: SharedGroup) -> None:
+        """Note whether the last client's write took longer than a group may take."""
+        last = group.writes[-1]
+        if type(last) is ClientWrite and (group.ran_over or last.peer is self._slow_peer):
+            self._slow_peer = last.peer if group.ran_over else None
 
     def _call_in_thread(self, function: Callable[[], None]) -> None:
         """Run a function in the commit thread, and wait for it."""
@@ -390,6 +412,8 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
             self._failed(group, error)
             return
         self._queue = left + self._queue
+        if group.writes and (group.ran_over or self._slow_peer is not None):
+            self._note_slow(group)
         txn = group.txn
         is_long = self._commit_was_long = txn.staged.entry_bytes > LONG_COMMIT_BYTES
         if kv is not None:

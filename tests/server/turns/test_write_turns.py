@@ -361,6 +361,34 @@ def test_a_write_whose_first_turn_fails_runs_again(
         assert {document["n"] for document in all_of(other)} == {1}
 
 
+def test_the_next_write_of_a_slow_client_runs_after_the_commit_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One document of its update takes long."""
+    slow = {"$set": {"n": {"$size": {"$range": [0, 2_000_000]}}}}
+    update = {"update": "c", "updates": [{"q": {"_id": 1}, "u": [slow]}]}
+    with headrace.Server() as server, RawClient(server.address) as long, RawClient(server.address) as other:
+        other.ask({"insert": "c", "documents": [{"_id": 1}]})
+        assert long.ask(update)["n"] == 1
+        writer, synced, committed = server._running.writer, server._running.writer._synced, []
+
+        def noted(group: Any, failure: Any) -> None:
+            committed.append([write.request.name for write in group.clients()])
+            synced(group, failure)
+
+        monkeypatch.setattr(writer, "_synced", noted)
+        release = hold_the_writer(server)
+        long.send(update)
+        until(lambda: len(writer._queue) == 1)
+        for key in range(2, 4):
+            other.send({"insert": "c", "documents": [{"_id": key}]})
+        until(lambda: len(writer._queue) == 2)
+        release()
+        assert [client.receive()[1]["n"] for client in (other, other, long)] == [1, 1, 1]
+        assert [names for names in committed if names][:2] == [["insert"], ["update"]]
+        assert writer._slow_peer is not None
+        assert long.ask({"insert": "c", "documents": [{}]})["n"] == 1
+        assert writer._slow_peer is None
+
+
 def transaction(number: int, *, first: bool = False) -> dict[str, Any]:
     begin = {"startTransaction": True} if first else {}
     return {"lsid": {"id": Binary(b"\x09" * 16, 4)}, "txnNumber": Int64(number), "autocommit": False, **begin}
