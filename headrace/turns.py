@@ -106,6 +106,8 @@ class Turns:
     def __init__(self, seconds: float = TURN_SECONDS) -> None:
         """`seconds`: the length of a turn. With 0 every tick pauses (for tests)."""
         self.seconds = seconds
+        self.ends = 0.0
+        """The end of the last turn that began, in seconds of the monotonic clock."""
         self.pause_count = 0
         """The number of pauses of all turns."""
         self._idle: list[Turn] = []
@@ -137,7 +139,7 @@ class Turns:
 
     def _switch(self, turn: Turn, call: Any) -> Any:
         global _first_end  # noqa: PLW0603  (nothing is read sooner than a name of the module)
-        turn.ends = ends = monotonic() + self.seconds
+        turn.ends = self.ends = ends = monotonic() + self.seconds
         _running.add(turn)
         if ends < _first_end:  # noqa: PLR1730  (a call of `min` takes longer)
             _first_end = ends

@@ -307,13 +307,7 @@ class Engine:
                 self.usage.note(command.usage, request, monotonic() - began)
             return self.failure(error, request, concern=txn is not None)
         except HandedOver as moved:
-            call = moved.call or self.shell.reader_call(request)
-            answer = self._handed_over(call, context, command, request)
-            if moved.call is None and call.is_unread:  # no reader could be started
-                assert turn is not None
-                turn.stays = True
-                return self.run(command, request)
-            return answer
+            return self._handed_over(moved.call, context, command, request)
         except (BSONError, UnicodeDecodeError) as error:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)
         except LmdbError:
@@ -325,13 +319,18 @@ class Engine:
             if turn is not None and turn.pause_count:
                 self.shell.has_paused(request, turn)
 
-    def _handed_over(self, call: Any, context: CommandContext, command: Command, request: Request) -> bytes:
-        """Return the reply to a command that another process runs."""
+    def _handed_over(self, given: Any, context: CommandContext, command: Command, request: Request) -> bytes | Wait:
+        """Return the reply to a command that another process runs; `given`: its call, if it has begun."""
         began = monotonic()
         context.close()
+        call = given or self.shell.reader_call(request)
         try:
             answer: bytes = call.answer(context, request)
         except AnsweredError as error:
+            turn = running_command()
+            if given is None and call.is_unread and turn is not None:  # no reader could be started
+                turn.stays = True
+                return self.run(command, request)
             return self.failure(error, request)
         finally:
             if command.usage:

@@ -78,26 +78,26 @@ class Scheduler:
         self._begun_count = 0  # commands that have begun and paused in this iteration of the loop
         self._queued: deque[tuple[Peer, Command, Request]] = deque()  # not begun yet
         self.eager_seconds = EAGER_SECONDS
-        self._eager: deque[Peer] = deque()
-        self._eager_ends = 0.0  # end of the time for eager clients in this iteration of the loop; 0: not begun
+        self._later: deque[Callable[[], None]] = deque()  # eager clients and long messages, for the next iterations
+        self._later_ends = 0.0  # end of the time for them in this iteration of the loop; 0: not begun
 
     def has_time(self) -> bool:
-        """Return whether this iteration of the loop has time for another message of an eager client."""
-        if not self._eager_ends:
-            self._eager_ends = monotonic() + self.eager_seconds
+        """Return whether this iteration of the loop has time for a long message, or another one of an eager client."""
+        if not self._later_ends:
+            self._later_ends = monotonic() + self.eager_seconds
             self._core.writer.call_after_writes(self._next_iteration)
-        return monotonic() < self._eager_ends
+        return monotonic() < self._later_ends
 
     def serve_later(self, peer: Peer) -> None:
         """Continue with a client after the other eager clients."""
-        self._eager.append(peer)
+        self._later.append(peer.serve_on)
         self.has_time()
 
     def _next_iteration(self) -> None:
-        self._eager_ends = 0.0
-        while self._eager:
+        self._later_ends = 0.0
+        while self._later:
             goes_on = self.has_time()
-            self._eager.popleft().serve_on()
+            self._later.popleft()()
             if not goes_on or not self.has_time():
                 return
 
@@ -105,7 +105,8 @@ class Scheduler:
         """Return the result of `Engine.run_read`. For a paused or queued command this is neither bytes nor a `Wait`;
         its peer is then answered through `finish`, or woken."""
         readers = self._core.readers
-        if readers is not None and moves_at_once(self._core.engine, command, request) and readers.have_room():
+        moves = readers is not None and moves_at_once(self._core.engine, command, request) and readers.have_room()
+        if moves:
             answer = self.turns.run(self._core.engine.run_read, replace(command, run=hand_over), request)
         elif self._begun_count:
             if self._begun_count > CROWDED_COUNT:
@@ -114,8 +115,11 @@ class Scheduler:
             answer = self.run_shortly(self._core.engine.run_read, command, request)
         else:
             answer = self.turns.run(self._core.engine.run_read, command, request)
+        if monotonic() > self.turns.ends + TURN_SECONDS:  # one document took long, and more such commands may come
+            self._begun()
+            self._begun_count = CROWDED_COUNT + 1
         if type(answer) is Turn:
-            if type(answer.waits_for) is not ReaderCall:
+            if not moves:
                 self._begun()
             paused = _Paused(peer, request, answer, partial(_go_on, peer, command, request))
             paused.may_move = readers is not None and may_move(self._core.engine, command, request)
@@ -178,7 +182,10 @@ class Scheduler:
 
     def run_message(self, peer: Peer, done: Callable[[Any], None], function: Callable[..., Any], *args: Any) -> None:
         """Read or write a long message of a peer in turns. `done` is called with the result or the exception."""
-        self._run(peer, done, function, *args)
+        if self.has_time():
+            self._run(peer, done, function, *args)
+        else:
+            self._later.append(partial(self._run, peer, done, function, *args))
 
     def _run(self, peer: Peer | None, done: Callable[[Any], None], function: Callable[..., Any], *args: Any) -> None:
         try:

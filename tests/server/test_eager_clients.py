@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace import limits
 from headrace.dispatch.engine import Engine
+from headrace.server import peer
 from headrace.server.scheduler import CROWDED_COUNT
 from tests.waiting import until
 
@@ -20,7 +22,7 @@ from .raw import RawClient, message
 
 @pytest.fixture
 def server() -> Iterator[headrace.Server]:
-    with headrace.Server() as running:
+    with headrace.Server(readers=1) as running:
         running._running.scheduler.eager_seconds = 0.0
         yield running
 
@@ -86,7 +88,7 @@ def test_what_a_client_has_left_in_the_queue_is_not_run(server: headrace.Server,
             go_on = hold_the_loop(server)
             eager.socket.sendall(pings(2000))
         go_on.set()
-        until(lambda: all(peer.client.connection_id != number for peer in server._running.peers.copy()))
+        until(lambda: all(one.client.connection_id != number for one in server._running.peers.copy()))
         before = served.count(number)
         for _ in range(20):
             other.ask({"ping": 1})
@@ -178,3 +180,46 @@ def test_a_command_that_is_cut_off_for_its_memory_goes_first(server: headrace.Se
         go_on.set()
         assert sorted(client.receive()[1].get("code", 0) for client in clients) == [0, 0, 0, 0, 146]
     assert positions == [0]
+
+
+def served_between(
+    server: headrace.Server, served: list[int], command: dict[str, Any], count: int = 4
+) -> tuple[int, list[dict[str, Any]]]:
+    """The number of commands that began before the ping of a client that came last, and the other clients' answers."""
+    with contextlib.ExitStack() as opened:
+        clients = [opened.enter_context(RawClient(server.address)) for _ in range(count)]
+        other = opened.enter_context(RawClient(server.address))
+        other.ask({"ping": 1})
+        number = served[-1]
+        del served[:]
+        go_on = hold_the_loop(server)
+        for client in clients:
+            client.send(command)
+        other.send({"ping": 1})
+        go_on.set()
+        assert other.receive()[1]["ok"] == 1.0
+        return served.index(number), [client.receive()[1] for client in clients]
+
+
+def test_long_messages_of_many_clients_are_read_one_after_the_other(
+    server: headrace.Server, served: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer, "_DECODED_BYTES_MAX", 1000)
+    command = {"count": "c", "query": {}, "comment": "x" * 2000}
+    before, answers = served_between(server, served, command)
+    assert before <= 1
+    assert all(answer["n"] == 0 for answer in answers)
+
+
+@pytest.mark.process
+def test_a_read_whose_document_takes_long_is_not_followed_by_another_at_once(
+    server: headrace.Server, served: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MOVED_DOCUMENT_SECONDS", 0.0)
+    longest = {"$size": {"$map": {"input": {"$range": [0, 100_000]}, "in": {"$size": {"$range": [0, 100_000]}}}}}
+    with RawClient(server.address) as client:
+        client.ask({"insert": "c", "documents": [{"_id": 1}]})
+    command = {"count": "c", "query": {"$expr": {"$eq": [longest, 1]}}}
+    before, answers = served_between(server, served, command)
+    assert before <= 1
+    assert all(answer["code"] == 50 for answer in answers)

@@ -128,7 +128,8 @@ class Reader(asyncio.Protocol):
         if used < patience and waited < _PATIENCE_WALL * patience:
             self._pool.call_later(patience / 4, self._look, number, cpu_began, began)
             return
-        LOG.warning("a reader process is killed, since a command does not end in it")
+        if self.is_ready:  # the first of several such commands
+            LOG.warning("a reader process is killed, since a command does not end in it")
         call, done = self.calls.pop(number)
         if done is not None:
             call.failure = CommandError(50, "operation exceeded time limit")
@@ -137,6 +138,7 @@ class Reader(asyncio.Protocol):
 
     def kill(self) -> None:
         """End the process at once. Other readers run its commands."""
+        self.is_ready = False
         self.process.kill()
         if self._transport is not None:
             self._transport.abort()
