@@ -32,7 +32,7 @@ from headrace.query.operation_memory import size_of
 from headrace.server.failures import log_failure, read_error
 from headrace.server.repeated_messages import repeated_message
 from headrace.server.scheduler import EAGER_COUNT
-from headrace.turns import Turn
+from headrace.turns import Turn, tick
 from headrace.wire.connection import NEED_DATA, Connection, Message, UnopenedMessage
 from headrace.wire.message import (
     EXHAUST_ALLOWED,
@@ -258,6 +258,7 @@ class Peer(asyncio.Protocol):
             return parse_legacy_query(message.collection or "", message.body, self.client)
         request = parse_message(message.body, message.sequences, self.client)
         self._message_bytes += size_of(request.body)
+        tick()  # the command may take as long again before its first pause
         return request
 
     def _parsed(self, request: Request | Exception) -> None:

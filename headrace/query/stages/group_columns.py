@@ -10,6 +10,7 @@ their keys were first seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.query.accumulators.states import STATE_FACTORIES
@@ -19,6 +20,7 @@ from headrace.query.expressions.field_paths import FieldPathExpression
 from headrace.query.operation_memory import StageMemory
 from headrace.query.stages.growth_watch import WATCH_COUNT, Groups, GrowthWatch
 from headrace.query.stages.unwind import Unwind
+from headrace.time_limit import limited
 from headrace.turns import tick
 from headrace.values.bson import MISSING, decode
 from headrace.values.bson.columns import FIELD_COUNT_MAX, Columns, batches
@@ -139,7 +141,7 @@ class GroupColumns:
 def _together(keys: Column, collation: Any) -> dict[Any, list[int]]:
     """The numbers of the rows with each key, by the key's hash."""
     if collation is not None or not _OWN_HASHES.issuperset(map(type, keys)):
-        keys = [hash_key(key, collation) for key in keys]
+        keys = list(map(limited(partial(hash_key, collation=collation)), keys))
     found: dict[Any, list[int]] = {}
     for number, hashed in enumerate(keys):
         if hashed in found:
