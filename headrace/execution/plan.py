@@ -435,7 +435,7 @@ class Finder:
         than column tests."""
         if self.predicate is None or self._within is not None or self.text is not None:
             return None
-        from headrace.query.match.column_tests import columns_test  # not needed at start or for lookups
+        from headrace.cursors.column_tests import columns_test  # not needed at start or for lookups
 
         return columns_test(self.predicate.node)
 

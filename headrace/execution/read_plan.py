@@ -40,7 +40,6 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends
 from headrace.store.view import View, id_bounds
 from headrace.timeseries.series import is_buckets
-from headrace.turns import tick
 from headrace.values.bson import decode, encode, encode_in_order
 from headrace.values.bson.elements import find_element
 
@@ -223,7 +222,7 @@ def _in_sure_ranges(
             return chunk
         kept = []
         for raw, key in zip(chunk, scan.keys.copy()):
-            tick()
+            context.tick()
             matches = is_sure and bisect_right(ends, key) % 2 == 1
             if not matches:
                 found = None if raw_test is None else raw_test(raw)

@@ -32,6 +32,7 @@ class SortColumns:
 
     def of(self, documents: Sequence[bytes]) -> Sequence[tuple[Any, ...]]:
         """The key of each document. May pause. Raises 2 if paths go through two arrays of a document."""
+        tick()
         if self._columns is None:
             return self._one_by_one(list(map(decode, documents)))
         columns = self._columns.values(documents)

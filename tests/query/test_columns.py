@@ -11,10 +11,10 @@ import pytest
 from bson import Binary, Code, DBRef, Int64
 
 from headrace import limits
+from headrace.cursors.column_tests import columns_test
 from headrace.errors import CommandError
 from headrace.query import external_sort
 from headrace.query.match import parse_filter
-from headrace.query.match.column_tests import columns_test
 from headrace.query.operation_memory import OperationMemory
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
 from headrace.query.projection import Projection, included_fields, parse_projection

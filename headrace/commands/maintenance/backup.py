@@ -31,7 +31,6 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import Requirement
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
-from headrace.turns import paced
 from headrace.values.bson import encode
 from headrace.values.position import LAST, from_timestamp, to_key, to_timestamp
 
@@ -74,7 +73,7 @@ def _entries(context: CommandContext, after: int) -> bytes:
     assert entry is not None
     parts: list[bytes] = []
     size = 0
-    for position, raw in paced(view.entries(after + 1)) if after < LAST else ():
+    for position, raw in context.paced(view.entries(after + 1)) if after < LAST else ():
         parts += (to_key(position), raw)
         size += len(raw)
         if size >= PIECE_BYTES:

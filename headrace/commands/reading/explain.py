@@ -68,7 +68,6 @@ from headrace.query.stages.sort_stage import Sort
 from headrace.query.stages.stage import Stage as PipelineStage
 from headrace.query.update import UpdateContext
 from headrace.store.catalog import Collection
-from headrace.turns import paced
 from headrace.values.bson import decode, encode
 
 VERBOSITIES: Final = ("queryPlanner", "executionStats", "allPlansExecution")
@@ -407,10 +406,10 @@ def _pipeline(context: CommandContext, request: Request, examined: Examined, ver
 
     def run_plan(stage_counts: StageCounts) -> tuple[int, dict[str, int]]:
         source = examined.by(examined.of_source, stage_counts.count("FETCH", documents))
-        flow: Iterator[Any] = map(decode, paced(_counted(source, counts, 0)))
+        flow: Iterator[Any] = map(decode, context.paced(_counted(source, counts, 0)))
         for index, stage in enumerate(left, 1):
             if stage.name not in ("$merge", "$out"):
-                flow = paced(_counted(examined.by(of_stages[index], stage.apply(flow)), counts, index))
+                flow = context.paced(_counted(examined.by(of_stages[index], stage.apply(flow)), counts, index))
         _length(flow)
         return counts[0], {}
 

@@ -26,7 +26,6 @@ from headrace.store.catalog import Index
 from headrace.store.indexes.index_keys import CUT_BYTES
 from headrace.store.indexes.text_keys import SCORE, TERM, is_text, term_in_index
 from headrace.text.search import TextSearch
-from headrace.turns import paced
 
 _FAILED = "error processing query: planner returned error :: caused by :: "
 
@@ -55,7 +54,7 @@ def text_access(
         return None
     at = list(index.spec["key"]).index(TERM)
     branches: list[IndexAccess] = []
-    for term in paced(search.terms):
+    for term in search.terms:
         on_term = _on_term(term)
         bounds = (*first.bounds[:at], on_term.intervals, *first.bounds[at + 1 :])
         skip = None if first.skip is None else skip_of(index, bounds, [*others, on_term])

@@ -19,7 +19,6 @@ from headrace.query.operation_memory import size_of
 from headrace.query.stages.joins import EqualityJoin, check_joined, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import with_nested
-from headrace.turns import paced
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import hash_key
 
@@ -64,7 +63,7 @@ class GraphLookup(Stage):
         depth = 0
         while frontier and (self.depth_max is None or depth <= self.depth_max):
             following: list[Any] = []
-            for reached in paced(join.matching(frontier)):
+            for reached in self.context.paced(join.matching(frontier)):
                 identity = hash_key(reached.get("_id", MISSING), self.context.collation)
                 if identity in visited:
                     continue

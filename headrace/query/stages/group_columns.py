@@ -21,7 +21,6 @@ from headrace.query.operation_memory import StageMemory
 from headrace.query.stages.growth_watch import WATCH_COUNT, Groups, GrowthWatch
 from headrace.query.stages.unwind import Unwind
 from headrace.time_limit import limited
-from headrace.turns import tick
 from headrace.values.bson import MISSING, decode
 from headrace.values.bson.columns import FIELD_COUNT_MAX, Columns, batches
 from headrace.values.order import hash_key
@@ -103,7 +102,7 @@ class GroupColumns:
         watch = GrowthWatch(group, memory) if group.grows else None
         size = unwatched = 0
         for batch in batches(documents):
-            tick()
+            group.context.tick()
             rows = RowBatch(columns.values(batch), len(batch))
             if self._unwind is not None:
                 rows = rows.unwound(self._unwind.path[0], keeps_empty=self._unwind.keeps_empty)
@@ -188,7 +187,7 @@ def _key_reader(expression: CompiledExpression, group: Group) -> Reader:
     if isinstance(node, Constant):
         constant = key({})
         return lambda rows: [constant] * rows.count
-    return lambda rows: _each(key, rows.documents)
+    return lambda rows: _each(group, key, rows.documents)
 
 
 def _reader(expression: CompiledExpression, group: Group) -> Reader:
@@ -200,13 +199,9 @@ def _reader(expression: CompiledExpression, group: Group) -> Reader:
         constant = node.value
         return lambda rows: [constant] * rows.count
     evaluate, bound = expression.evaluate, group.context.bound
-    return lambda rows: _each(lambda document: evaluate(Env(document, bound)), rows.documents)
+    return lambda rows: _each(group, lambda document: evaluate(Env(document, bound)), rows.documents)
 
 
-def _each(function: Callable[[Document], Any], documents: Sequence[Document]) -> list[Any]:
+def _each(group: Group, function: Callable[[Document], Any], documents: Sequence[Document]) -> list[Any]:
     """The results of a function that may take long, with a time limit."""
-    results = []
-    for document in documents:
-        tick()
-        results.append(function(document))
-    return results
+    return [function(document) for document in group.context.paced(documents)]

@@ -17,7 +17,6 @@ from headrace.query.external_sort import Sorter
 from headrace.query.operation_memory import StageMemory
 from headrace.query.stages.group import new_states
 from headrace.query.stages.growth_watch import WATCH_COUNT, Groups
-from headrace.turns import paced
 from headrace.values.bson import decode, encode
 from headrace.values.order import sort_key
 
@@ -35,7 +34,7 @@ def spilled_results(
     memory.spill_stream()  # raises 292 even if the records need less memory than the groups
     memory.add(-memory.used)
     sorter = Sorter(memory, lambda record: (sort_key(decode(record)["k"], collation),))
-    for hashed in paced(list(groups)):
+    for hashed in group.context.paced(list(groups)):
         value, states = groups.pop(hashed)
         sorter.add((sort_key(value, collation),), encode({"k": value, "s": _pickled(states, collation)}))
     for document in documents:

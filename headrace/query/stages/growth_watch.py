@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.query.accumulators.states import ELEMENT_BYTES, GROWTH
 from headrace.query.operation_memory import StageMemory
-from headrace.turns import paced
 
 if TYPE_CHECKING:
     from headrace.query.stages.group import Group
@@ -39,7 +38,7 @@ class GrowthWatch:
     def measure(self, groups: Iterable[tuple[Any, list[Any]]]) -> int:
         """Return the memory of the groups in bytes. Raises 146 if one state takes too much."""
         size = 0
-        for value, states in paced(groups):
+        for value, states in self._group.context.paced(groups):
             size += self._group.size(value, states)
         self._count, self._growth = 0, GROWTH.bytes
         return size

@@ -15,7 +15,6 @@ from headrace.query.sort_columns import SortColumns
 from headrace.query.stages.limit import Limit, Skip
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
 from headrace.time_limit import limited
-from headrace.turns import tick
 from headrace.values.bson import decode
 from headrace.values.bson.columns import batches
 
@@ -72,7 +71,6 @@ class Sort(Stage):
         with self.memory.stage("$sort") as memory:
             sorter, keys = self.order.sorter(memory, self.count_max), SortColumns(self.order)
             for batch in batches(documents):
-                tick()
                 sorter.add_all(keys.of(batch), batch)
             yield from sorter.sorted()
 

@@ -19,6 +19,7 @@ from headrace.query.expressions import Env, ParseContext, less_bound, parse_expr
 from headrace.query.expressions.expression import Evaluate
 from headrace.query.operation_memory import UNBOUNDED, OperationMemory
 from headrace.time_limit import limited
+from headrace.turns import paced, tick
 
 if TYPE_CHECKING:
     from headrace.query.collation import Collation
@@ -87,6 +88,11 @@ class PipelineContext:
     search_in: Callable[[str], TextQuery | None] | None = None
     text: TextQuery | None = None
     carried: DocumentMetadata | None = None
+
+    tick = staticmethod(tick)
+    """Pause the command if its turn is over. Called between documents."""
+    paced = staticmethod(paced)
+    """Yield the documents of an iterable, with a tick before each."""
 
     def parse_context(self) -> ParseContext:
         """The names that an expression in a stage may refer to."""

@@ -24,7 +24,6 @@ from headrace.query.sort import SortKey
 from headrace.query.stages.stage import Document, PipelineContext
 from headrace.query.stages.time_units import UNITS, shifted
 from headrace.query.stages.unwind import nested
-from headrace.turns import paced
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import sort_key
 
@@ -51,12 +50,12 @@ class Partition:
     def sort_values(self) -> list[Any]:
         """The value of the only sort field in each document, or MISSING."""
         path = self.sort_path or ()
-        return [nested(document, path) for document in paced(self.documents)]
+        return [nested(document, path) for document in self.context.paced(self.documents)]
 
     def sort_keys(self) -> list[Any]:
         """The sort key of each document: equal for documents of equal rank."""
         order = self.order
-        return [] if order is None else [order.key(document) for document in paced(self.documents)]
+        return [] if order is None else [order.key(document) for document in self.context.paced(self.documents)]
 
 
 def sorted_by(order: SortKey | None) -> tuple[str, ...] | None:
@@ -89,7 +88,7 @@ class WindowBounds:
 
     def windows(self, partition: Partition) -> list[tuple[int, int]]:
         """The window of each document."""
-        count = len(partition.documents)
+        count, paced = len(partition.documents), partition.context.paced
         if not self.by_value:
             return list(map(self._by_count, paced(range(count)), repeat(count)))
         values = partition.sort_values()
