@@ -46,6 +46,8 @@ def walk_keys(
 
     A key that does not count according to `skip` has `LEFT_OUT` for a record.
     """
+    if skip is None and not backward and len(ranges) > 1:
+        return view.index_ranges(index, ranges if after is None else _past(ranges, after))
     walk: Callable[..., Walk]
     walk = partial(view.index_keys, index) if skip is None else partial(view.index_keys_within, index, skip=skip)
     return walk_ranges(walk, ranges, backward=backward, after=after)
@@ -66,6 +68,15 @@ def walk_ranges(
             if low >= high:
                 continue
         yield from walk(low, high, backward=backward)
+
+
+def _past(ranges: Sequence[Range], after: bytes) -> Sequence[Range]:
+    """Return the parts of ascending ranges past a key."""
+    start = first_past(ranges, after, backward=False)
+    if start == len(ranges):
+        return ()
+    low, high = ranges[start]
+    return [(max(low, after + b"\0"), high), *ranges[start + 1 :]]
 
 
 def first_past(ranges: Sequence[Range], after: bytes, *, backward: bool) -> int:

@@ -139,6 +139,10 @@ class CountingView(View):
             self._examined.now.keys += not index.is_clustered
             yield item
 
+    def index_ranges(self, index: Index, ranges: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        for low, high in ranges:
+            yield from self.index_keys(index, low, high)
+
     def index_keys_within(
         self, index: Index, low: bytes, high: bytes, skip: Skip, *, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:

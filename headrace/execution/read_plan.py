@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain
+from itertools import chain, compress
 from typing import TYPE_CHECKING, Final
 
 from headrace.cursors.collection_scan import Scan
@@ -35,6 +35,7 @@ from headrace.execution.planner.query import Order
 from headrace.execution.planner.several_accesses import Access, OrAccess
 from headrace.execution.planner.trial import RESULT_COUNT
 from headrace.query.document_metadata import MARK
+from headrace.query.match import Predicate
 from headrace.query.match.match_expression import LeafMatchExpression, MatchType
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends
@@ -209,31 +210,45 @@ def _in_sure_ranges(
     collection, finder, is_exact = plan.collection, plan.finder, access.is_exact
     ends = list(chain.from_iterable(access.sure))
     assert finder.predicate is not None
-    test, node = finder.predicate.test, finder.predicate.node
-    is_region = isinstance(node, LeafMatchExpression) and node.kind is MatchType.GEO
-    raw_test = node.argument.raw_test(node.path) if is_region else None
+    tests = _tests(finder.predicate, context.tick)
 
     def keep(chunk: list[bytes]) -> list[bytes]:
         """Return the matches of a chunk. Test all if the state of a later batch has documents with arrays."""
         now = context.view.collection(collection.namespace)
         indexes = () if now is None else now.indexes
-        is_sure = any(index.number == access.index.number and not index.traits for index in indexes)
-        if is_exact and is_sure:
+        if not any(index.number == access.index.number and not index.traits for index in indexes):
+            return list(compress(chunk, tests(chunk)))
+        if is_exact:
             return chunk
-        kept = []
-        for raw, key in zip(chunk, scan.keys.copy()):
-            context.tick()
-            matches = is_sure and bisect_right(ends, key) % 2 == 1
-            if not matches:
-                found = None if raw_test is None else raw_test(raw)
-                matches = test(decode(raw)) if found is None else found
-            if matches:
-                kept.append(raw)
-        return kept
+        is_sure = [bisect_right(ends, key) & 1 for key in scan.keys]
+        if all(is_sure):
+            return chunk
+        verdicts = iter(tests([raw for raw, sure in zip(chunk, is_sure) if not sure]))
+        return [raw for raw, sure in zip(chunk, is_sure) if sure or next(verdicts)]
 
     (scan,) = plan.scans = index_scans(context, collection, access, wanted)
     scan.keep = keep
     return scan
+
+
+def _tests(predicate: Predicate, tick: Callable[[], None]) -> Callable[[list[bytes]], list[bool]]:
+    """Return a function that tells which raw documents match. It may pause between documents."""
+    test, node = predicate.test, predicate.node
+    raw_tests = None
+    if isinstance(node, LeafMatchExpression) and node.kind is MatchType.GEO:
+        raw_tests = node.argument.raw_tests(node.path)
+
+    def tested(chunk: list[bytes]) -> list[bool]:
+        verdicts: list[bool | None] = [None] * len(chunk) if raw_tests is None else raw_tests(chunk)
+        made = []
+        for raw, verdict in zip(chunk, verdicts):
+            if verdict is None:
+                tick()
+                verdict = test(decode(raw))
+            made.append(verdict)
+        return made
+
+    return tested
 
 
 def index_scans(

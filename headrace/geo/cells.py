@@ -51,16 +51,24 @@ def _leaf_at(face: int, i: int, j: int) -> int:
     return made << 1 | 1
 
 
-def position(face: int, level: int, i: int, j: int) -> int:
-    """Return the position of a cell on the curve of its face, two bits a level."""
-    made, orientation = 0, face & _SWAP
+def block(face: int, level: int, i: int, j: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    """Return the position of a cell on the curve of its face, two bits a level, and the positions of the cells four
+    levels below it within this cell, by j and i."""
     padding = -level % 4
-    i, j = i << padding, j << padding
+    made, orientation = 0, (face ^ padding) & _SWAP
     for shift in range(level + padding - 4, -1, -4):
         found = _LOOKUP[orientation << 8 | (i >> shift & 15) << 4 | j >> shift & 15]
         made = made << 8 | found >> 2
         orientation = found & 3
-    return made >> 2 * padding
+    return made, _BLOCKS[orientation]
+
+
+_BLOCKS: Final = tuple(
+    tuple(tuple(_LOOKUP[orientation << 8 | i << 4 | j] >> 2 for i in range(16)) for j in range(16))
+    for orientation in range(4)
+)
+BLOCK_LEVELS: Final = 4
+"""The levels of cells in a block. Cells of such a level or of a deeper one are in blocks."""
 
 
 def _place(p: Vector) -> tuple[int, int, int]:
@@ -199,12 +207,15 @@ _NEXT: Final = 2
 _SIGN: Final = 1 << 64
 
 
-def ancestors(number: int) -> list[int]:
-    """Return the numbers of all larger cells that contain a cell."""
-    made = []
-    low = number & -number
-    while low < 1 << 2 * LEAF_LEVEL:
-        low <<= 2
-        number = number & -low | low
-        made.append(number)
+def cells_around(numbers: Iterable[int]) -> set[int]:
+    """Return the numbers of all larger cells that contain any of some cells."""
+    made = set[int]()
+    for number in numbers:
+        low = number & -number
+        while low < 1 << 2 * LEAF_LEVEL:
+            low <<= 2
+            number = number & -low | low
+            if number in made:
+                break
+            made.add(number)
     return made

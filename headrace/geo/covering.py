@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from math import cos, floor, log2, pi, sin
-from typing import Final, NamedTuple
+from typing import Final
 
 from headrace.geo.cells import FACES, LEAF_LEVEL, Cell, cell_at, leaf
+from headrace.geo.covers import Cover, LevelCover
 from headrace.geo.near_cells import SphereCells
+from headrace.geo.polygon_rows import shape_cover
 from headrace.geo.polygons import Edge
-from headrace.geo.rows import RADIUS_MAX, RADIUS_MIN, circle_rows, numbers_of
+from headrace.geo.rows import RADIUS_MAX, RADIUS_MIN, circle_cover
 from headrace.geo.shapes import Cap, Geometry
 from headrace.geo.sphere import SIGN_ERROR, Vector, angle, edge_normal, normalized
 
@@ -26,15 +28,6 @@ _STORED_COUNT: Final = 20
 _STORED_LEVEL: Final = 23
 _QUERY_COUNT: Final = 16
 _CIRCLE_COUNT: Final = 48
-
-
-class Cover(NamedTuple):
-    """The numbers of cells that together contain a whole region."""
-
-    inside: list[int]
-    """Cells that are wholly in the region."""
-    crossing: list[int]
-    """The remaining cells: a point in one of these may be outside of the region."""
 
 
 _Arc = tuple[Vector, Vector, float, float]
@@ -52,21 +45,25 @@ def stored_cells(shape: Geometry) -> list[int]:
     return list(made)
 
 
-def query_cells(area: Geometry | Cap) -> Cover:
+def query_cells(area: Geometry | Cap) -> Cover | LevelCover:
     """Return the cells that a query for an area searches."""
     if isinstance(area, Cap):
         if RADIUS_MIN <= area.radius <= RADIUS_MAX:
-            return Cover(*numbers_of(*circle_rows(area, _SLACK)))
+            return circle_cover(area, _SLACK)
         return _cover_circle(area, _CIRCLE_COUNT)
-    inside: list[int] = []
-    made: dict[int, None] = {}
+    rest = Geometry(lines=area.lines, polygons=area.polygons) if area.points else area
+    bound = _bound(rest) if area.lines or area.polygons else None
+    cover: Cover | LevelCover = Cover([], [])
+    if bound is not None and RADIUS_MIN <= bound[1] <= RADIUS_MAX:
+        cover = shape_cover(rest, bound, _SLACK)
+    elif area.lines or area.polygons:
+        cover = covering(rest, _QUERY_COUNT, LEAF_LEVEL)
+    if not area.points:
+        return cover
+    made = dict.fromkeys(cover.crossing)
     for p in area.points:
         made |= dict.fromkeys(_cover_circle(Cap(p, _SLACK), 4).crossing)
-    if area.lines or area.polygons:
-        rest = Geometry(lines=area.lines, polygons=area.polygons)
-        inside, crossing = covering(rest, _QUERY_COUNT, LEAF_LEVEL)
-        made |= dict.fromkeys(crossing)
-    return Cover(inside, list(made))
+    return Cover(cover.inside, list(made))
 
 
 def _cover_circle(circle: Cap, count_max: int) -> Cover:

@@ -73,18 +73,23 @@ _RAW_POINT: Final = b"=\0\0\0\x02type\0\x06\0\0\0Point\0\x04coordinates\0\x1b\0\
 _RAW_FLOATS: Final = Struct("<d3xd")
 
 
-def raw_plain_points(name: str) -> Callable[[bytes], Pair | None]:
-    """Return a function that reads the coordinates of a `plain_point` from a field of a raw document. The field holds
-    an object or an array. The function also returns None if the bytes do not show which element is the field."""
+def raw_plain_points(name: str) -> Callable[[Sequence[bytes]], list[Pair | None]]:
+    """Return a function that reads the coordinates of a `plain_point` from a field of raw documents. The field holds
+    an object or an array. A pair is None, too, if the bytes do not show which element is the field."""
     field, array = b"\x03" + name.encode() + b"\0", b"\x04" + name.encode() + b"\0"
     head = field + _RAW_POINT
+    size, unpack = len(head), _RAW_FLOATS.unpack_from
 
-    def found(raw: bytes) -> Pair | None:
-        at = raw.find(head)
-        if at < 0 or raw.count(field) != 1 or array in raw:
-            return None
-        x, y = _RAW_FLOATS.unpack_from(raw, at + len(head))
-        return (x, y) if -180 <= x <= 180 and -90 <= y <= 90 else None
+    def found(chunk: Sequence[bytes]) -> list[Pair | None]:
+        made: list[Pair | None] = []
+        for raw in chunk:
+            at = raw.find(head)
+            if at < 0 or raw.count(field) != 1 or array in raw:
+                made.append(None)
+                continue
+            x, y = pair = unpack(raw, at + size)
+            made.append(pair if -180 <= x <= 180 and -90 <= y <= 90 else None)
+        return made
 
     return found
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import asin, atan2, cos, degrees, hypot, isnan, pi, radians, sin
+from math import asin, atan2, degrees, hypot, isnan, pi, sin
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.geo.covering import Cover, query_cells
+from headrace.geo.covering import query_cells
+from headrace.geo.covers import Cover, LevelCover
 from headrace.geo.flat import Box, Circle, FlatPolygon, FlatShape
 from headrace.geo.geojson import (
     NUMBERS,
@@ -19,9 +20,9 @@ from headrace.geo.geojson import (
     number,
     pair_of,
     plain_point,
-    raw_plain_points,
     stored_shape,
 )
+from headrace.geo.raw_tests import RawTests, raw_circle_tests, raw_shape_tests
 from headrace.geo.shapes import Cap, Geometry
 from headrace.geo.sphere import vector
 from headrace.values.bson.to_string import to_string
@@ -36,14 +37,14 @@ class Region:
     area: Geometry | Cap | FlatShape
     intersects: bool
     """Whether a shape matches if it meets the area, rather than only if it is inside."""
-    _cover: Cover | None = field(default=None, compare=False, repr=False)
+    _cover: Cover | LevelCover | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_flat(self) -> bool:
         """Whether the area is on the plane."""
         return not isinstance(self.area, Geometry | Cap)
 
-    def cover(self) -> Cover:
+    def cover(self) -> Cover | LevelCover:
         """Return the index cells that cover an area on the sphere. Computed once."""
         if self._cover is None:
             assert isinstance(self.area, Geometry | Cap)
@@ -73,23 +74,15 @@ class Region:
             return False
         return self.matches(shape)
 
-    def raw_test(self, path: str) -> Callable[[bytes], bool | None] | None:
-        """Return a test of raw documents with a geometry in a field; None if the test would take long. The test returns
+    def raw_tests(self, path: str) -> RawTests | None:
+        """Return a test of raw documents with a geometry in a field; None if the test would take long. A verdict is
         None if the field is not a plain point."""
         area = self.area
-        if self.intersects or "." in path:
+        if "." in path or not isinstance(area, Geometry | Cap):
             return None
         if isinstance(area, Cap):
-            return _raw_circle_test(path, area)
-        if not isinstance(area, Geometry) or sum(1 for _ in area.edges) > _RAW_EDGE_COUNT:
-            return None
-        point_of = raw_plain_points(path)
-
-        def test(raw: bytes) -> bool | None:
-            pair = point_of(raw)
-            return None if pair is None else area.holds_point(vector(*pair))
-
-        return test
+            return raw_circle_tests(path, area)
+        return raw_shape_tests(path, area, intersects=self.intersects)
 
     def matches(self, shape: Geometry) -> bool:
         """Return whether a stored shape matches."""
@@ -103,23 +96,6 @@ class Region:
                 return isinstance(area, Geometry) and area.meets(shape)
             return area.holds(shape)
         return shape.pair is not None and area.holds_pair(shape.pair)
-
-
-def _raw_circle_test(path: str, area: Cap) -> Callable[[bytes], bool | None]:
-    """Return `Region.raw_test` for a circle. A cosine that decides nothing is left to the exact test."""
-    point_of, (x, y, z) = raw_plain_points(path), area.centre
-    least = cos(min(area.radius, pi))
-    inside, outside = least + _COSINE_ERROR, least - _COSINE_ERROR
-
-    def test(raw: bytes) -> bool | None:
-        pair = point_of(raw)
-        if pair is None:
-            return None
-        lng, lat = radians(pair[0]), radians(pair[1])
-        cosine = (x * cos(lng) + y * sin(lng)) * cos(lat) + z * sin(lat)
-        return True if cosine > inside else False if cosine < outside else area.holds_point(vector(*pair))
-
-    return test
 
 
 def parse_region(name: str, argument: Any) -> Region:
@@ -210,9 +186,6 @@ def box_about(circle: Cap) -> Box | None:
     return None if abs(lng) + wide >= 180 else Box((lng - wide, lat - high), (lng + wide, lat + high))
 
 
-_COSINE_ERROR: Final = 1e-14
-_RAW_EDGE_COUNT: Final = 64
-"""The maximum of edges of a polygon whose points are tested without a pause."""
 _BOX_SLACK: Final = 1e-9
 """Degrees by which a box is widened beyond its circle."""
 _FLAT: Final[dict[str, Callable[[Any], Cap | FlatShape]]] = {

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from math import ceil, cos, floor, log2, sin, sqrt
 from typing import Final, NamedTuple
 
-from headrace.geo.cells import LEAF_LEVEL, position
+from headrace.geo.cells import LEAF_LEVEL
+from headrace.geo.covers import Blocks, LevelCover
 from headrace.geo.near_cells import flat, in_face
 from headrace.geo.shapes import Cap
 
@@ -40,6 +41,24 @@ class RowCells(NamedTuple):
     last: int
     inside_first: int
     inside_last: int
+
+
+def circle_cover(circle: Cap, slack: float) -> LevelCover:
+    """Return a cover of a circle with a radius from `RADIUS_MIN` to `RADIUS_MAX`."""
+    level, rows = circle_rows(circle, slack)
+    inside, crossing = list[int](), list[int]()
+    blocks: dict[int, Blocks] = {}
+    for face, j, first, last, inside_first, inside_last in rows:
+        if face not in blocks:
+            blocks[face] = Blocks(face, level)
+        positions = blocks[face].positions
+        if inside_first > inside_last:
+            crossing += positions(j, first, last)
+            continue
+        inside += positions(j, inside_first, inside_last)
+        crossing += positions(j, first, inside_first - 1)
+        crossing += positions(j, inside_last + 1, last)
+    return LevelCover(level, inside, crossing)
 
 
 def circle_rows(circle: Cap, slack: float) -> tuple[int, list[RowCells]]:
@@ -121,14 +140,3 @@ def step(x: float) -> float:
     if x >= 1 or x <= -1:
         return float(x > 0)
     return 0.5 * sqrt(1 + 3 * x) if x >= 0 else 1 - 0.5 * sqrt(1 - 3 * x)
-
-
-def numbers_of(level: int, rows: list[RowCells]) -> tuple[list[int], list[int]]:
-    """Return the numbers of the cells inside, and of the others."""
-    inside, crossing = list[int](), list[int]()
-    shift = 2 * (LEAF_LEVEL - level)
-    for face, j, first, last, inside_first, inside_last in rows:
-        for i in range(first, last + 1):
-            number = ((face << 2 * level | position(face, level, i, j)) << 1 | 1) << shift
-            (inside if inside_first <= i <= inside_last else crossing).append(number)
-    return inside, crossing

@@ -255,6 +255,27 @@ class View:
                     return
                 yield key, key[-8:]
 
+    def index_ranges(self, index: Index, ranges: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        """Yield entries as `index_keys` does, of ranges in ascending order. One cursor reads all of them."""
+        with self.kv.cursor(self.tables["indexes"]) as cursor:
+            if isinstance(cursor, OverlayCursor) or index.unique:
+                for low, high in ranges:
+                    yield from self.index_keys(index, low, high)
+                return
+            following = b""
+            for low, high in ranges:
+                if following >= high:
+                    continue  # the first key after the last range is beyond this one
+                if not cursor.set_range(low):
+                    return
+                for key in cursor.iternext(values=False):
+                    if key >= high:
+                        following = key
+                        break
+                    yield key, key[-8:]
+                else:
+                    return
+
     def index_keys_within(
         self, index: Index, low: bytes, high: bytes, skip: Skip, *, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:

@@ -85,6 +85,10 @@ class Seen:
                 self.keys += self.counts
                 yield item
 
+        def counted_ranges(view: View, index: Any, ranges: Any) -> Iterator[Any]:
+            for low, high in ranges:
+                yield from view.index_keys(index, low, high)
+
         def counted_keys_within(*args: Any, **options: Any) -> Iterator[Any]:
             for item in keys_within(*args, **options):
                 self.keys += self.counts
@@ -127,7 +131,7 @@ class Seen:
         with (
             mock.patch.multiple(
                 View, index_keys=counted_keys, count_keys=counted_count, fetch=counted_fetch,
-                fetch_many=counted_fetch_many,
+                fetch_many=counted_fetch_many, index_ranges=counted_ranges,
                 index_keys_within=counted_keys_within, scan_chunk=counted_chunk, scan=counted_scan,
             ),
             mock.patch.object(choice, "run_trials", uncounted(trials)),
@@ -399,13 +403,13 @@ def looks_of_write(server: DrivenServer, body: dict[str, Any], looks_max: int = 
     """The reply, and how many ranges of keys were looked at in each turn. It is interrupted behind `looks_max`."""
     request = server.request("t", body)
     txn, turns, looks = server.store.begin(), Turns(seconds=0.0), [0]
-    index_keys = View.index_keys
+    index_ranges = View.index_ranges
 
-    def counted(self: View, *arguments: Any, **options: Any) -> Any:
-        looks[-1] += 1
-        return index_keys(self, *arguments, **options)
+    def counted(self: View, index: Any, ranges: Any) -> Any:
+        looks[-1] += len(ranges)
+        return index_ranges(self, index, ranges)
 
-    with mock.patch.object(View, "index_keys", counted):
+    with mock.patch.object(View, "index_ranges", counted):
         answer = turns.run(server.engine.run_write, server.engine.command(request), request, txn)
         while isinstance(answer, Turn):
             if sum(looks) >= looks_max:

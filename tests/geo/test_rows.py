@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from headrace.geo.cells import LEAF_LEVEL, Cell, leaf, position
-from headrace.geo.rows import RADIUS_MAX, RADIUS_MIN, circle_rows, numbers_of
+from headrace.geo.cells import BLOCK_LEVELS, LEAF_LEVEL, Cell, ends, leaf, signed
+from headrace.geo.covers import Blocks
+from headrace.geo.rows import RADIUS_MAX, RADIUS_MIN, circle_cover
 from headrace.geo.shapes import Cap
 from headrace.geo.sphere import Vector, cross, normalized, vector
 
@@ -19,12 +20,25 @@ CORNERS = [0.0, 1e-9, 35.264389, 45.0, -45.0, 90.0, -90.0]
 
 def test_positions_are_those_of_cells() -> None:
     random = Random(1)
-    for level in range(LEAF_LEVEL + 1):
+    for level in range(BLOCK_LEVELS, LEAF_LEVEL + 1):
         for face in range(6):
-            i, j = random.randrange(1 << level), random.randrange(1 << level)
-            shift = 2 * (LEAF_LEVEL - level)
-            number = ((face << 2 * level | position(face, level, i, j)) << 1 | 1) << shift
-            assert number == Cell(face, level, i, j).number
+            row, column = random.randrange(1 << level), random.randrange(1 << level)
+            columns = range(column, min(column + 40, 1 << level))
+            shift = 2 * (LEAF_LEVEL - level) + 1
+            found = Blocks(face, level).positions(row, columns[0], columns[-1])
+            assert [at << shift | 1 << shift - 1 for at in found] == [
+                signed(Cell(face, level, i, row).number) for i in columns
+            ]
+            assert Blocks(face, level).positions(row, column, column - 1) == []
+
+
+def spans_hold(spans: list[tuple[int, int]], numbers: list[int]) -> bool:
+    """Return whether ranges of leaves are ascending, apart, and hold the leaves of these cells and no others."""
+    leaves = [tuple(map(signed, ends(number))) for number in numbers]
+    joined = [leaves[at] for at in range(len(leaves)) if not at or leaves[at - 1][1] + 2 != leaves[at][0]]
+    return [first for first, _ in spans] == [first for first, _ in joined] and sum(
+        last - first + 2 for first, last in spans
+    ) == sum(last - first + 2 for first, last in leaves)
 
 
 def away(centre: Vector, distance: float, direction: float) -> Vector:
@@ -45,14 +59,16 @@ def test_no_point_is_missed_and_cells_inside_are_inside(seed: int) -> None:
         else:
             centre = vector(random.choice([*CORNERS, 135.0, 180.0, -180.0]), random.choice(CORNERS))
         circle = Cap(centre, radius)
-        level, rows = circle_rows(circle, SLACK)
-        inside, crossing = map(set, numbers_of(level, rows))
+        cover = circle_cover(circle, SLACK)
+        inside, crossing = set(cover.inside), set(cover.crossing)
         assert not inside & crossing and 8 < len(inside | crossing) < 250
-        shift = 2 * (LEAF_LEVEL - level)
+        numbers = sorted(cover.numbers, key=signed)
+        assert spans_hold(cover.spans(), numbers) and spans_hold(cover.sure_spans(), sorted(inside, key=signed))
+        low = numbers[0] & -numbers[0]
         for _ in range(40):
             part = random.choice([1, 1, 1 + 1e-12, 1 - 1e-12, 1 + 1e-9, random.random(), random.uniform(0, 1.5)])
             p = away(centre, part * radius, random.uniform(0, 2 * pi))
-            cell = (leaf(p) >> shift + 1 << 1 | 1) << shift
+            cell = leaf(p) & -low | low
             if circle.holds_point(p):
                 assert cell in inside or cell in crossing, (centre, radius, p)
             else:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from bson import Int64
 
 from headrace.execution.planner.bounds import PathCondition
-from headrace.execution.planner.intervals import End, Interval, Intervals, point, union
+from headrace.execution.planner.intervals import BEFORE, BEHIND, End, Interval, Intervals, point, union
 from headrace.query.match.match_expression import LeafMatchExpression, MatchType
 from headrace.store.catalog import Index
 from headrace.store.indexes.geo_keys import flat_path, geo_paths
@@ -48,9 +48,11 @@ def _on_cells(index: Index, condition: PathCondition) -> PathCondition:
         intervals = None if box is None else _square_intervals(index, box)
     elif not node.argument.is_flat:
         cover = node.argument.cover()
-        intervals = cell_intervals([*cover.inside, *cover.crossing], with_shapes=bool(index.traits))
-        if cover.inside and not index.traits and condition.element is None:
-            sure = cell_intervals(cover.inside, with_shapes=False)
+        intervals = _intervals(cover.spans())
+        if index.traits:
+            intervals = _with_cells_around(intervals, cover.numbers)
+        elif condition.element is None:
+            sure = _intervals(cover.sure_spans()) or None
     return condition._replace(intervals=intervals, is_exact=False, sure=sure)
 
 
@@ -62,20 +64,52 @@ def _square_intervals(index: Index, box: Box) -> Intervals:
     made = []
     for square in grid.covering(box):
         first, last = grid.numbers(square)
-        made.append(_between(Int64(first), Int64(last)))
+        made.append(CellInterval(first, last))
     return union(made)
 
 
-def cell_intervals(numbers: Sequence[int], *, with_shapes: bool) -> Intervals:
-    """Return the ranges of all cells inside the given ones. `with_shapes`: also the cells that contain these."""
-    from headrace.geo.cells import ancestors, signed, spans
-
-    made = [_between(Int64(first), Int64(last)) for first, last in spans(numbers)]
-    if not with_shapes:
-        return made
-    around = {around for number in numbers for around in ancestors(number)}
-    return union([*made, *(point(Int64(signed(number))) for number in around)])
+def _intervals(spans: Sequence[tuple[int, int]]) -> Intervals:
+    return [CellInterval(first, last) for first, last in spans]
 
 
-def _between(first: Int64, last: Int64) -> Interval:
-    return Interval(End(encode_value(first), first), End(encode_value(last), last))
+def _with_cells_around(intervals: Intervals, numbers: Sequence[int]) -> Intervals:
+    """Return the intervals of cells, and of all larger cells that contain these."""
+    from headrace.geo.cells import cells_around, signed
+
+    return union([*intervals, *(point(Int64(signed(number))) for number in cells_around(numbers))])
+
+
+class CellInterval(Interval):
+    """The numbers of leaves from `first` to `last`. A query has many intervals, so their ends are made when needed."""
+
+    __slots__ = ("_numbers",)
+    _numbers: tuple[int, int]
+
+    def __init__(self, first: int, last: int) -> None:
+        object.__setattr__(self, "_numbers", (first, last))
+
+    @property
+    def low(self) -> End:  # type: ignore[override]
+        """The first number."""
+        return _end(self._numbers[0])
+
+    @property
+    def high(self) -> End:  # type: ignore[override]
+        """The last number."""
+        return _end(self._numbers[1])
+
+    @property
+    def is_point(self) -> bool:
+        """Whether the interval is a single number."""
+        return self._numbers[0] == self._numbers[1]
+
+    def positions(self, descending: bool = False) -> tuple[bytes, bytes]:
+        """Return [low, high) in bytes of the field's key."""
+        if descending:
+            return Interval.positions(self, descending)
+        first, last = self._numbers
+        return encode_value(first) + BEFORE, encode_value(last) + BEHIND
+
+
+def _end(number: int) -> End:
+    return End(encode_value(number), Int64(number))

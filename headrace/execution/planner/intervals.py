@@ -20,8 +20,8 @@ from headrace.store.indexes.index_keys import INVERTED
 from headrace.turns import paced
 from headrace.values.keystring import encode_value
 
-_BEFORE: Final = b"\x01"
-_BEHIND: Final = b"\xff"
+BEFORE: Final = b"\x01"
+BEHIND: Final = b"\xff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ class End:
         """Return the position from which keys are in the interval. `key`: the key of the end, maybe inverted."""
         if self.is_prefix:
             return key if self.included else after_prefix(key)
-        return key + (_BEFORE if self.included else _BEHIND)
+        return key + (BEFORE if self.included else BEHIND)
 
     def as_high(self, key: bytes) -> bytes:
         """Return the position before which keys are in the interval. `key`: the key of the end, maybe inverted."""
         if self.is_prefix:
             return after_prefix(key) if self.included else key
-        return key + (_BEHIND if self.included else _BEFORE)
+        return key + (BEHIND if self.included else BEFORE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,119 @@
+"""Covers: cells that together contain a region, and the ranges of their leaves, for an index to search.
+
+A cover by rows has cells of one level. Each row is a list of columns, so the positions of its cells on the curve come
+from a table of 16 by 16 cells. Cells that follow each other on the curve share a range.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from headrace.geo.cells import BLOCK_LEVELS, LEAF_LEVEL, block, spans
+
+Span = tuple[int, int]
+"""The first and the last number of leaves, signed."""
+_SIGN: Final = 1 << 64
+_LAST: Final = (1 << BLOCK_LEVELS) - 1
+
+
+class Cover(NamedTuple):
+    """The numbers of cells of any levels that together contain a whole region."""
+
+    inside: list[int]
+    """Cells that are wholly in the region."""
+    crossing: list[int]
+    """The remaining cells: a point in one of these may be outside of the region."""
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of all cells."""
+        return [*self.inside, *self.crossing]
+
+    def spans(self) -> list[Span]:
+        """Return the ranges of leaves in all cells."""
+        return spans(self.numbers)
+
+    def sure_spans(self) -> list[Span]:
+        """Return the ranges of leaves in cells that are wholly in the region."""
+        return spans(self.inside)
+
+
+class LevelCover:
+    """Cells of one level that together contain a whole region."""
+
+    __slots__ = ("_crossing", "_inside", "_shift")
+
+    def __init__(self, level: int, inside: list[int], crossing: list[int]) -> None:
+        """`inside` and `crossing`: positions of cells, as `positions` returns them; see `Cover`."""
+        self._inside = inside
+        self._crossing = crossing
+        self._shift = 2 * (LEAF_LEVEL - level) + 1
+
+    @property
+    def inside(self) -> list[int]:
+        """The numbers of cells that are wholly in the region."""
+        return self._numbers(self._inside)
+
+    @property
+    def crossing(self) -> list[int]:
+        """The numbers of the remaining cells."""
+        return self._numbers(self._crossing)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of all cells."""
+        return self._numbers([*self._inside, *self._crossing])
+
+    def _numbers(self, positions: list[int]) -> list[int]:
+        half = 1 << self._shift - 1
+        return [(at << self._shift | half) % _SIGN for at in positions]
+
+    def spans(self) -> list[Span]:
+        """Return the ranges of leaves in all cells."""
+        return self._spans(sorted([*self._inside, *self._crossing]))
+
+    def sure_spans(self) -> list[Span]:
+        """Return the ranges of leaves in cells that are wholly in the region."""
+        return self._spans(sorted(self._inside))
+
+    def _spans(self, positions: list[int]) -> list[Span]:
+        if not positions:
+            return []
+        shift, made = self._shift, list[Span]()
+        first = following = positions[0]
+        for at in positions:
+            if at != following:
+                made.append((first << shift | 1, (following << shift) - 1))
+                first = at
+            following = at + 1
+        made.append((first << shift | 1, (following << shift) - 1))
+        return made
+
+
+class Blocks:
+    """The positions of the cells of one level on one face. A position orders as the numbers of leaves do, signed: those
+    of the faces 4 and 5 are negative."""
+
+    __slots__ = ("_face", "_known", "_level", "_start")
+
+    def __init__(self, face: int, level: int) -> None:
+        self._face = face
+        self._level = level - BLOCK_LEVELS
+        self._start = (face if face < 4 else face - 8) << 2 * level
+        self._known: dict[tuple[int, int], tuple[int, tuple[tuple[int, ...], ...]]] = {}
+
+    def positions(self, row: int, first: int, last: int) -> list[int]:
+        """Return the positions of the cells of a row from column `first` to `last`."""
+        if first > last:
+            return []
+        made: list[int] = []
+        for column in range(first >> BLOCK_LEVELS, (last >> BLOCK_LEVELS) + 1):
+            start, table = self._known.get((column, row >> BLOCK_LEVELS)) or self._block(column, row >> BLOCK_LEVELS)
+            left = column << BLOCK_LEVELS
+            made += [start | step for step in table[row & _LAST][max(0, first - left) : last + 1 - left]]
+        return made
+
+    def _block(self, column: int, row: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
+        at, table = block(self._face, self._level, column, row)
+        made = self._known[column, row] = self._start | at << 2 * BLOCK_LEVELS, table
+        return made

@@ -1,0 +1,195 @@
+"""Covers of lines and polygons by rows: the cells of one level on the faces of the cube, found edge by edge.
+
+Edges are straight lines on a face. So in each row of cells an edge meets the columns between the places where it meets
+the row's two borders:
+
+    columns that edges meet              →  crossing cells
+    columns between two such             →  all inside or all outside: a line from the left crosses the edges of the
+                                            loop an odd or an even number of times
+
+Edges are widened by `slack`, and a cell that rounding could make a crossing cell is one. Source: the scheme of
+`cells.py`, and the even-odd rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import floor, log2, pi, sin, sqrt
+from typing import Final
+
+from headrace.geo.cells import BLOCK_LEVELS, LEAF_LEVEL
+from headrace.geo.covers import Blocks, LevelCover
+from headrace.geo.near_cells import flat, in_face
+from headrace.geo.polygons import Polygon
+from headrace.geo.rows import step
+from headrace.geo.shapes import Geometry
+from headrace.geo.sphere import Vector, cross, dot
+
+_CELL_COUNT: Final = 80
+"""The number of cells of a cover, about."""
+_EDGE: Final = 1e-6
+"""The part of a cell by which rounding may move a point into the next cell."""
+_STRETCH: Final = 3.0
+"""The most that a small distance on the sphere grows on a face."""
+_WIDTH: Final = 1.45
+"""The average width of a cell, in radians, is this divided by two to the power of its level."""
+_FLAT: Final = 1e-9
+"""An edge that rises less on a face is treated as level."""
+_ERROR: Final = 1e-15
+
+_Place = tuple[float, float]
+_Span = tuple[int, int]
+
+
+def shape_cover(area: Geometry, circle: tuple[Vector, float], slack: float) -> LevelCover:
+    """Return a cover of the lines and polygons in a circle around them, which has a radius of at most `RADIUS_MAX`."""
+    level = _level(area, circle[0])
+    inside, crossing = list[int](), list[int]()
+    for face in range(6):
+        if not _meets(face, circle, slack):
+            continue
+        blocks = Blocks(face, level)
+        if area.lines:
+            rows = _Rows(face, level, slack)
+            for line in area.lines:
+                rows.add(line)
+            for row, first, last in rows.crossing():
+                crossing += blocks.positions(row, first, last)
+        for polygon in area.polygons:
+            rows = _Rows(face, level, slack)
+            for loop in polygon.loops:
+                rows.add((*loop.vertices, loop.vertices[0]))
+            for row, first, last in rows.crossing():
+                crossing += blocks.positions(row, first, last)
+            for row, first, last in rows.inside():
+                inside += blocks.positions(row, first, last)
+    if len(area.polygons) + len(area.lines) > 1:
+        within = set(inside)
+        return LevelCover(level, list(within), list(set(crossing) - within))
+    return LevelCover(level, inside, crossing)
+
+
+def _level(area: Geometry, centre: Vector) -> int:
+    """Return the level at which about `_CELL_COUNT` cells cover an area. By the mean over all places, a convex area
+    meets (area + 2 / pi * perimeter * width) / width² squares."""
+    size = around = 0.0
+    for polygon in area.polygons:
+        around += _length(polygon.edges)
+        size += _area(polygon, centre)
+    around += 2 * sum(_length(pairwise(line)) for line in area.lines)
+    half = around / pi
+    width = (half + sqrt(half * half + _CELL_COUNT * size)) / _CELL_COUNT
+    return max(BLOCK_LEVELS, min(LEAF_LEVEL, round(log2(_WIDTH / width)))) if width else LEAF_LEVEL
+
+
+def _length(edges: Iterator[tuple[Vector, Vector]]) -> float:
+    return sum(sqrt((a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2 + (a[2] - b[2]) ** 2) for a, b in edges)
+
+
+def _area(polygon: Polygon, centre: Vector) -> float:
+    """The area of a polygon's outer loop, about."""
+    vertices = polygon.outer.vertices
+    return abs(sum(dot(cross(a, b), centre) for a, b in pairwise((*vertices, vertices[0])))) / 2
+
+
+def _meets(face: int, circle: tuple[Vector, float], slack: float) -> bool:
+    """Whether a circle may meet a face of the cube. If so, all of the circle is in front of the face's plane."""
+    f, u, v = in_face(face, circle[0])
+    wide = sin(circle[1] + slack) + _ERROR
+    return f > wide and max(abs(u), abs(v)) - f <= wide * sqrt(2)
+
+
+class _Rows:
+    """The rows of a face in which the edges of one polygon, or of lines, are."""
+
+    __slots__ = ("_columns", "_count", "_crossings", "_face", "_lines", "_pad")
+
+    def __init__(self, face: int, level: int, slack: float) -> None:
+        self._face = face
+        self._count = 1 << level
+        self._pad = _STRETCH * slack + _ERROR
+        self._lines: dict[int, float] = {}
+        self._columns: dict[int, list[_Span]] = {}
+        """The columns that each edge meets in a row."""
+        self._crossings: list[dict[int, list[float]]] = []
+        """For each loop the places, in columns, where its edges cross the lower border of a row."""
+
+    def add(self, vertices: Sequence[Vector]) -> None:
+        """Add the edges of a loop or a line."""
+        self._crossings.append({})
+        places = [(u / f, v / f) for f, u, v in (in_face(self._face, vertex) for vertex in vertices)]
+        for a, b in pairwise(places):
+            if a[1] <= b[1]:
+                self._add(a, b)
+            else:
+                self._add(b, a)
+
+    def _add(self, lower: _Place, upper: _Place) -> None:
+        """Add an edge, the lower end first."""
+        (au, av), (bu, bv), pad, count = lower, upper, self._pad, self._count
+        if bv + pad < -1 or av - pad > 1:
+            return
+        low, high = (au, bu) if au <= bu else (bu, au)
+        first = max(0, floor(step(av - pad) * count - _EDGE))
+        last = min(count - 1, floor(step(bv + pad) * count + _EDGE))
+        left, right = max(0.0, step(low - pad) * count - _EDGE), min(count - 1.0, step(high + pad) * count + _EDGE)
+        is_beside = high + pad < -1 or low - pad > 1
+        is_level = bv - av < _FLAT
+        slope = 0.0 if bv == av else (bu - au) / (bv - av)
+        width = _EDGE + pad * (1 + abs(slope)) * count
+        columns, crossings, before = self._columns, self._crossings[-1], 0.0
+        for number in range(first, last + 2):
+            line = self._lines.get(number) or self._line(number)
+            x = step(min(high, max(low, au + (line - av) * slope))) * count
+            if number > first:
+                in_row = columns.setdefault(number - 1, [])
+                if is_level and not is_beside:
+                    in_row.append((int(left), int(right)))
+                elif not is_beside:
+                    least, most = (x, before) if x < before else (before, x)
+                    in_row.append((int(max(left, least - width)), int(min(right, most + width))))
+            if av <= line < bv:
+                crossings.setdefault(number, []).append(x)
+            before = x
+
+    def _line(self, number: int) -> float:
+        made = self._lines[number] = flat(number / self._count)
+        return made
+
+    def crossing(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (row, first column, last column) of the cells that edges meet. Those of a row are apart."""
+        for row, columns in self._columns.items():
+            for first, last in _joined(columns):
+                yield row, first, last
+
+    def inside(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (row, first column, last column) of the cells inside the first loop and outside of all others."""
+        outer, *holes = self._crossings
+        for row, columns in self._columns.items():
+            places = outer.get(row)
+            if not places:
+                continue
+            after = 0
+            for first, last in (*_joined(columns), (self._count, self._count)):
+                if after < first and _is_odd(places, after) and not any(
+                    _is_odd(hole.get(row, ()), after) for hole in holes
+                ):  # fmt: skip
+                    yield row, after, first - 1
+                after = last + 1
+
+
+def _is_odd(places: Sequence[float], column: int) -> bool:
+    """Whether an odd number of places is to the left of a column's middle."""
+    return sum(place < column + 0.5 for place in places) % 2 == 1
+
+
+def _joined(columns: list[_Span]) -> list[_Span]:
+    """Return the columns as ascending spans that are apart."""
+    made: list[_Span] = []
+    for first, last in sorted(columns):
+        if made and first <= made[-1][1] + 1:
+            made[-1] = made[-1][0], max(made[-1][1], last)
+        elif first <= last:
+            made.append((first, last))
+    return made
