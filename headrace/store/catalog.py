@@ -116,6 +116,19 @@ class Index:
         }  # fmt: skip
 
 
+class BuildPart(NamedTuple):
+    """The progress of a build within a document that has more keys than a step puts."""
+
+    document: tuple[bytes, bytes]
+    """The record and the document."""
+    number: int
+    """The number of the index whose entries are put now. The indexes before it have all entries of the document."""
+    key: bytes
+    """The last key that was put."""
+    left: list[tuple[bytes, bytes]]
+    """The entries to put, in order, if the document has not changed."""
+
+
 @dataclass(frozen=True, slots=True)
 class IndexBuild:
     """Indexes that are being built over a collection's documents; see `indexes/index_builds.py`."""
@@ -131,6 +144,8 @@ class IndexBuild:
     """Why the build cannot succeed: a document changed in a way that the indexes cannot hold."""
     formats: tuple[str, ...] = ()
     """The key formats of the stored entries."""
+    part: BuildPart | None = None
+    """The document that the build is in the middle of. Not stored: after a restart the document begins again."""
 
     @property
     def key(self) -> bytes:

@@ -31,6 +31,7 @@ Document = dict[str, Any]
 
 LIMITS: Final[dict[str, tuple[Any, str, list[int]]]] = {
     "build": (limits, "BUILD_COUNT", [1, 2, 6]),
+    "build entries": (limits, "BUILD_ENTRY_COUNT", [1, 2]),
     "columns": (limits, "DECODED_COUNT", [1, 2, 3]),
     "column bytes": (limits, "COLUMN_BYTES", [1, 80]),
     "count": (limits, "COUNT_COUNT", [1, 2, 3]),

@@ -29,8 +29,9 @@ from tests.simulation.simulation import Simulation, Step
 
 CLIENT_STEPS: Final = ("ask", "go", "interrupt", "kill", "resume", "run", "start", "up")
 TINY: Final = {
-    "CHANNEL_ENTRY_COUNT_MAX": 3, "COMMIT_COMMAND_COUNT_MAX": 2, "COMPACTION_KEY_COUNT": 10, "FEED_EVENT_COUNT_MAX": 4,
-    "SCAN_ENTRY_COUNT_MAX": 5, "TRANSACTION_ENTRY_BYTES": 300, "TTL_COUNT_MAX": 2, "VIEW_CHUNK_COUNT": 2,
+    "BUILD_ENTRY_COUNT": 2, "CHANNEL_ENTRY_COUNT_MAX": 3, "COMMIT_COMMAND_COUNT_MAX": 2, "COMPACTION_KEY_COUNT": 10,
+    "FEED_EVENT_COUNT_MAX": 4, "SCAN_ENTRY_COUNT_MAX": 5, "TRANSACTION_ENTRY_BYTES": 300, "TTL_COUNT_MAX": 2,
+    "VIEW_CHUNK_COUNT": 2,
 }  # fmt: skip
 """Limits that are so low that what else takes thousands of documents happens all the time."""
 

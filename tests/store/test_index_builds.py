@@ -54,9 +54,13 @@ def names(at: DrivenServer) -> list[str]:
 def test_a_build_goes_on_behind_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     if seed % 2:
         monkeypatch.setattr(limits, "BUILD_COUNT", 8)
+    if seed % 3:
+        monkeypatch.setattr(limits, "BUILD_ENTRY_COUNT", seed % 3)
     chooser = random.Random(seed)
     with DrivenServer(tmp_path, clock=FakeClock()) as at:
-        documents = [{"_id": n, "a": [n, "ä"], "b": n, "c": str(n), "d": {"e": [n % 7]}} for n in range(60)]
+        documents = [
+            {"_id": n, "a": [n, "ä", n % 9, n % 5], "b": n, "c": str(n), "d": {"e": [n % 7]}} for n in range(60)
+        ]
         at.must("t", {"insert": "c", "documents": documents})
         uuid = begun(at, chooser.sample(SPECS, 3))
         more = True
@@ -70,7 +74,8 @@ def test_a_build_goes_on_behind_a_crash(tmp_path: Path, monkeypatch: pytest.Monk
                 number += 1
             elif step == 2:
                 length = chooser.choice((1, 600_000))  # two such documents are not read at once
-                fields = {"a": chooser.randrange(9), "d": 1, "e": b"e" * length}
+                values = [chooser.randrange(9) for _ in range(chooser.randrange(6))]
+                fields = {"a": chooser.choice((values, len(values))), "d": 1, "e": b"e" * length}
                 update = {"q": {"_id": chooser.randrange(60)}, "u": {"$set": fields}}
                 at.must("t", {"update": "c", "updates": [update]})
             elif step == 3:
@@ -93,6 +98,32 @@ def test_the_keys_of_long_arrays_are_put_in_many_transactions(tmp_path: Path) ->
             done.append(at.store.catalog.builds[uuid].done)
         assert done[-1] == len(documents)
         assert 0 < max(after - before for before, after in pairwise(done)) <= 3
+
+
+def test_the_keys_of_one_document_are_put_in_many_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile the document changes, or another one follows in its place."""
+    monkeypatch.setattr(limits, "BUILD_ENTRY_COUNT", 100)
+    with DrivenServer(tmp_path, clock=FakeClock()) as at:
+        documents = [{"_id": n, "a": list(range(n, n + 1000)), "b": [-n, n]} for n in range(3)]
+        at.must("t", {"insert": "c", "documents": documents})
+        uuid = begun(at, [{"v": 2, "key": {"b": 1}, "name": "b"}, {"v": 2, "key": {"a": -1}, "name": "a"}])
+        changes = {
+            4: {"update": "c", "updates": [{"q": {"_id": 0}, "u": {"$set": {"a": list(range(500, 1500))}}}]},
+            8: {"delete": "c", "deletes": [{"q": {"_id": 0}, "limit": 1}]},
+            12: {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$set": {"a": 5}}}]},
+        }
+        count = 0
+        while piece(at, uuid, limits.BUILD_COUNT):
+            count += 1
+            if count in changes:
+                at.must("t", changes[count])
+        assert count == 23
+        resumed(at, uuid)
+        for number in (5, 700, 1001):
+            query = {"find": "c", "filter": {"a": number}, "hint": "a", "projection": {"_id": 1}}
+            found = [each["_id"] for each in at.must("t", query)["cursor"]["firstBatch"]]
+            assert found == [n for n in (1, 2) if number in ([5] if n == 1 else range(2, 1002))]
+    assert check(tmp_path).problems == []
 
 
 def test_a_failure_is_not_forgotten_by_a_crash(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import logging
 import uuid as uuids
+from bisect import bisect_right
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from headrace import limits
 from headrace.errors import CommandError, code_name
 from headrace.log_lines import emit
 from headrace.store import catalog_changes
-from headrace.store.catalog import Collection, Index, IndexBuild
+from headrace.store.catalog import BuildPart, Collection, Index, IndexBuild
 from headrace.store.indexes import index_entries
 from headrace.store.indexes.collated_keys import key_format
 from headrace.store.indexes.index_keys import UNBOUNDED
@@ -57,7 +59,7 @@ def _replaced(txn: WriteTransaction, build: IndexBuild) -> dict[str, Index]:
 
 
 def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.BUILD_COUNT) -> bool:
-    """Add the keys of some more documents; return False if there are none left.
+    """Add the keys of some more documents, or of a part of one; return False if there are none left.
 
     Raises the error of a document that the indexes cannot hold: 11000, 171, 201, 16746, 16766, 7246301. The caller then
     aborts the build.
@@ -66,23 +68,41 @@ def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.BUILD
         raise build.failure
     build = _with_formats(txn, build)
     collection, index_count = collection_of(txn, build), len(build.indexes)
+    count_max = 1 if build.part is not None else max(1, min(count_max, limits.BUILD_COUNT // index_count))
     documents = txn.scan_chunk(
-        collection, after=build.after or None, count_max=max(1, min(count_max, limits.BUILD_COUNT // index_count)),
-        bytes_max=limits.BUILD_BYTES // index_count,
-    )  # fmt: skip
+        collection, after=build.after or None, count_max=count_max, bytes_max=limits.BUILD_BYTES // index_count
+    )
     if not documents:
         return False
     key_count_max = UNBOUNDED  # for a rebuilt index: the keys were stored before
     if not _replaced(txn, build):
         key_count_max = txn.store.index_key_count_max
         index_entries.check_totals(collection.maintained, documents, key_count_max)
+    part = build.part
+    if part is not None and part.document[0] != documents[0][0]:
+        part = None  # the document was deleted
     for index in build.indexes:
-        entries, traits = index_entries.stored_entries_of_many(index, documents, key_count_max)
-        if traits:
-            txn.catalog.add_traits(txn.kv, collection_of(txn, build), index, traits)
+        if part is not None and index.number < part.number:
+            continue
+        if part is not None and index.number == part.number and part.document == documents[0]:
+            entries = part.left
+        else:
+            entries, traits = index_entries.stored_entries_of_many(index, documents, key_count_max)
+            if traits:
+                txn.catalog.add_traits(txn.kv, collection_of(txn, build), index, traits)
+            entries.sort()
+            if part is not None and index.number == part.number:
+                entries = entries[bisect_right(entries, part.key, key=itemgetter(0)) :]
+        left = entries[limits.BUILD_ENTRY_COUNT :] if len(documents) == 1 else []
+        if left:
+            entries = entries[: limits.BUILD_ENTRY_COUNT]
         index_entries.put_new(txn, collection_of(txn, build), index, entries, documents)
+        if left:
+            part = BuildPart(documents[0], index.number, entries[-1][0], left)
+            txn.catalog.save_build(txn.kv, replace(txn.catalog.builds[build.uuid], part=part))
+            return True
     build = txn.catalog.builds[build.uuid]  # its indexes may have new traits
-    txn.catalog.save_build(txn.kv, replace(build, after=documents[-1][0], done=build.done + len(documents)))
+    txn.catalog.save_build(txn.kv, replace(build, after=documents[-1][0], done=build.done + len(documents), part=None))
     return True
 
 

@@ -379,10 +379,9 @@ def put_new(
     txn: WriteTransaction, collection: Collection, index: Index, items: list[tuple[bytes, bytes]],
     documents: list[tuple[bytes, bytes]],
 ) -> None:  # fmt: skip
-    """Put entries that `stored_entries_of_many` has made; sorts them in place. Raises 11000."""
+    """Put sorted entries that `stored_entries_of_many` has made. Raises 11000."""
     if not items:
         return
-    items.sort()
     with txn.kv.cursor(txn.tables["indexes"]) as cursor:
         added = cursor.put_many(*zip(*items), overwrite=False)
     if added != len(items):
