@@ -36,5 +36,8 @@ def geo_near_documents(
 
 
 def _placed(context: CommandContext, finder: Finder, stage: GeoNear) -> Iterator[dict[str, Any]]:
+    assert finder.near is not None
+    path = finder.near.path
     for near in near_documents(context, finder):
-        yield stage.placed(decode(near.raw), near.distance, near.point)
+        document = decode(near.raw)
+        yield stage.placed(document, near.distance, document[path] if near.point is None else near.point)

@@ -11,7 +11,7 @@ up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -22,6 +22,7 @@ from headrace import limits
 from headrace.cursors.index_scan import SeenRecords, check_index, plan_summary, walk_keys
 from headrace.dispatch.context import CommandContext
 from headrace.execution.command_memory import memory_of
+from headrace.execution.near_rings import NearRings
 from headrace.execution.plan import Finder
 from headrace.execution.planner.near_access import NearAccess
 from headrace.query.match import Predicate
@@ -53,6 +54,7 @@ class NearDocument(NamedTuple):
     record: bytes
     raw: bytes
     point: Any
+    """None: the value of the query's field, which is a plain point."""
 
 
 class _Rest(NamedTuple):
@@ -61,8 +63,10 @@ class _Rest(NamedTuple):
     cell: Any
 
 
-def near_documents(context: CommandContext, finder: Finder) -> Iterator[NearDocument]:
-    """Return the matches of a filter with a `$near`, the nearest first. Raise 291 without a suitable index."""
+def near_documents(context: CommandContext, finder: Finder, wanted: int | None = None) -> Iterator[NearDocument]:
+    """Return the matches of a filter with a `$near`, the nearest first. Raise 291 without a suitable index.
+
+    `wanted`: the number of documents that may be enough."""
     from headrace.query.match.geo_near import without_near  # the geospatial modules are imported only when used
 
     access = finder.near_access(context.current_view)
@@ -70,7 +74,7 @@ def near_documents(context: CommandContext, finder: Finder) -> Iterator[NearDocu
     test = None if rest == AlwaysBoolean(True) else Predicate(rest).test
     note_bytes = memory_of(context, {}).add
     seen = SeenRecords(note_bytes) if access.has_shapes else None
-    return iter(NearSearch(context.current_view, finder.collection, access, test, seen, note_bytes))
+    return iter(NearSearch(context.current_view, finder.collection, access, test, seen, note_bytes, wanted))
 
 
 def near_metadata(near: Near) -> Readers:
@@ -93,7 +97,7 @@ class NearSearch:
 
     def __init__(
         self, current: Callable[[], View], collection: Collection, access: NearAccess, rest: DocumentTest | None,
-        seen: SeenRecords | None, note_bytes: Callable[[int], None],
+        seen: SeenRecords | None, note_bytes: Callable[[int], None], wanted: int | None = None,
     ) -> None:  # fmt: skip
         """`rest`: the filter without the `$near`. `seen`: the records returned, if a document may occur more than once.
 
@@ -106,6 +110,7 @@ class NearSearch:
         self._seen = seen
         self._note_bytes = note_bytes
         self._find = near.finder()
+        self._rings = NearRings(access, wanted)
         self._cells: Any = access.cells()
         self._heap: list[tuple[float, int, Any]] = []
         self._serial = count()
@@ -113,15 +118,24 @@ class NearSearch:
         self.key_count = self.document_count = 0
 
     def __iter__(self) -> Iterator[NearDocument]:
-        near = self._access.near
-        self._begin()
+        rings, near, taken = self._rings, self._access.near, 0
+        rings.begin(self._view())
+        while rings.radius is not None:
+            self._read_all(rings.unread())
+            while self._heap and self._heap[0][0] <= rings.reach:
+                taken += 1
+                item = heappop(self._heap)[2]
+                if self._matches(item):
+                    yield item
+            rings.grow(taken)
+        if not rings.is_complete:
+            self._begin()
         while self._heap:
             distance, _, item = heappop(self._heap)
             if distance > near.most:
                 return
             if isinstance(item, NearDocument):
-                self._note_bytes(-len(item.raw) - _WAITING_BYTES)
-                if self._rest is None or self._rest(decode(item.raw)):
+                if self._matches(item):
                     yield item
                 continue
             tick()
@@ -129,6 +143,11 @@ class NearSearch:
                 self._widen(item.cell)
             elif not near.least or self._cells.most(item) >= near.least:
                 self._open(item)
+
+    def _matches(self, item: NearDocument) -> bool:
+        """Whether a document that leaves the heap matches the rest of the filter."""
+        self._note_bytes(-len(item.raw) - _WAITING_BYTES)
+        return self._rest is None or self._rest(decode(item.raw))
 
     def _add(self, distance: float, item: Any) -> None:
         heappush(self._heap, (distance, next(self._serial), item))
@@ -154,6 +173,8 @@ class NearSearch:
     def _start_level(self) -> int:
         """Return the level of the smallest cell around the place that has `_START_COUNT` keys on one side of it."""
         access, cells = self._access, self._cells
+        if self._rings.spans:
+            return 0
         if access.prefixes is None or len(access.prefixes) > 1:
             return 0
         prefix = access.prefixes[0]
@@ -165,7 +186,7 @@ class NearSearch:
         low, high = 0, cells.level_max + 1  # the cell of level `low` contains one of `ends`, or is the largest
         while high - low > 1:
             middle = (low + high) // 2
-            ((first, last),), _ = access.ranges(*cells.numbers(cells.at(middle)))
+            ((first, last),), _ = access.ranges([cells.numbers(cells.at(middle))])
             if any(first <= key < last for key in ends):
                 low = middle
             else:
@@ -187,11 +208,11 @@ class NearSearch:
 
     def _open(self, cell: Any) -> None:
         """Replace a cell by its documents, or by its children if it has many keys."""
-        numbers = self._cells.numbers(cell)
-        if cell.level == self._cells.level_max:
-            self._read_all(*numbers)
+        spans = self._unread(self._cells.numbers(cell))
+        if not spans or cell.level == self._cells.level_max:
+            self._read_all(spans)
             return
-        ranges, skip = self._access.ranges(*numbers)
+        ranges, skip = self._access.ranges(spans)
         view = self._view()
         keys = list(islice(walk_keys(view, self._access.index, ranges, backward=False, skip=skip), _KEY_COUNT + 1))
         if len(keys) <= _KEY_COUNT:
@@ -208,11 +229,19 @@ class NearSearch:
         """Read the shapes whose index keys are this cell itself."""
         number = self._cells.key(cell)
         if number is not None:
-            self._read_all(number, number)
+            self._read_all([(number, number)])
 
-    def _read_all(self, first: int, last: int) -> None:
-        """Read all documents with keys from cell number `first` to `last`."""
-        ranges, skip = self._access.ranges(first, last)
+    def _unread(self, span: tuple[int, int]) -> Sequence[tuple[int, int]]:
+        """Return the cell numbers from and up to two, without those that the circles have."""
+        if not self._rings.spans:
+            return (span,)
+        from headrace.geo.covers import without
+
+        return without([span], self._rings.spans)
+
+    def _read_all(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Read all documents with keys of these cell numbers."""
+        ranges, skip = self._access.ranges(spans)
         after: bytes | None = None
         while True:
             view = self._view()
@@ -225,20 +254,38 @@ class NearSearch:
 
     def _read(self, view: View, keys: list[tuple[bytes, bytes]]) -> None:
         """Fetch the documents of keys, then compute their distances. This may pause, because no LMDB cursor is open."""
-        seen, index = self._seen, self._access.index
-        fetched = [
-            (record, view.fetch(self._collection, index, record)) for _, record in keys
-            if record is not LEFT_OUT and (seen is None or seen.is_new(record))
-        ]  # fmt: skip
+        fetched = self._fetched(view, keys)
         self.key_count += len(keys)
         self.document_count += len(fetched)
         examined(self._summary, len(fetched), len(keys))
-        for record, raw in fetched:
-            tick()
-            nearest = self._find(decode(raw))
-            if nearest is not None:
-                self._note_bytes(len(raw) + _WAITING_BYTES)
-                self._add(nearest.distance, NearDocument(nearest.distance, record, raw, nearest.value))
+        near, distances = self._access.near, self._find.distances([raw for _, raw in fetched])
+        size = 0
+        tick()
+        for (record, raw), distance in zip(fetched, distances):
+            point = None
+            if distance is None:
+                tick()
+                nearest = self._find(decode(raw))
+                if nearest is None:
+                    continue
+                distance, point = nearest
+            elif not near.least <= distance <= near.most:
+                continue
+            size += len(raw) + _WAITING_BYTES
+            self._add(distance, NearDocument(distance, record, raw, point))
+        self._note_bytes(size)
+
+    def _fetched(self, view: View, keys: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Return (record, document) of keys, without records that were seen."""
+        seen, made = self._seen, list[tuple[bytes, bytes]]()
+        entries = [
+            entry for entry in keys if entry[1] is not LEFT_OUT and (seen is None or seen.is_new(entry[1]))
+        ]  # fmt: skip
+        while len(made) < len(entries):
+            missing = entries[len(made) :]
+            found = view.fetch_many(self._collection, self._access.index, missing, limits.VIEW_CHUNK_BYTES)
+            made += zip([record for _, record in missing], found)
+        return made
 
     def _view(self) -> View:
         view = self._current()

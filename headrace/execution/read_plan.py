@@ -148,7 +148,7 @@ def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
         match = finder.by_id(context.view)
         return iter(() if match is None else (match[1],))
     if plan.near is not None:
-        return (document.raw for document in near_documents(context, finder))
+        return (document.raw for document in near_documents(context, finder, wanted))
     if plan.kind is ReadKind.INDEX and finder.text is not None:
         from headrace.execution.text_reads import found_by_keys
 

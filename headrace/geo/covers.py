@@ -6,6 +6,7 @@ from a table of 16 by 16 cells. Cells that follow each other on the curve share 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from headrace.geo.cells import BLOCK_LEVELS, LEAF_LEVEL, block, spans
@@ -13,6 +14,8 @@ from headrace.geo.cells import BLOCK_LEVELS, LEAF_LEVEL, block, spans
 Span = tuple[int, int]
 """The first and the last number of leaves, signed."""
 _SIGN: Final = 1 << 64
+_NEXT: Final = 2
+"""The difference between the numbers of neighbouring leaves."""
 _LAST: Final = (1 << BLOCK_LEVELS) - 1
 
 
@@ -117,3 +120,32 @@ class Blocks:
         at, table = block(self._face, self._level, column, row)
         made = self._known[column, row] = self._start | at << 2 * BLOCK_LEVELS, table
         return made
+
+
+def joined(given: Iterable[Span]) -> list[Span]:
+    """Return the leaves of some ranges as ascending ranges that are apart."""
+    made: list[Span] = []
+    for first, last in sorted(given):
+        if made and first <= made[-1][1] + _NEXT:
+            made[-1] = made[-1][0], max(made[-1][1], last)
+        else:
+            made.append((first, last))
+    return made
+
+
+def without(given: Iterable[Span], others: Sequence[Span]) -> list[Span]:
+    """Return the leaves of ascending ranges that are in none of the others, which are ascending and apart."""
+    made: list[Span] = []
+    at = 0
+    for first, last in given:
+        while at < len(others) and others[at][1] < first:
+            at += 1
+        number = at
+        while number < len(others) and others[number][0] <= last:
+            if first < others[number][0]:
+                made.append((first, others[number][0] - 1))
+            first = others[number][1] + 1
+            number += 1
+        if first <= last:
+            made.append((first, last))
+    return made

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import asin, cos, hypot, inf, pi, radians, sin
+from math import cos, hypot, inf, pi, radians, sin
 from typing import Any, Final, NamedTuple
 
 from headrace.geo.flat import Box
 from headrace.geo.geojson import Pair, number
+from headrace.geo.near_cells import least_angle
 
 _ROUNDING: Final = 2.0**-40
 """The fraction of the grid's width by which rounding may move a pair into a neighbouring square."""
@@ -155,7 +156,7 @@ class GridCells:
         """The least distance from the place to a half of a meridian."""
         away = abs((lng - self._pair[0] + 180) % 360 - 180)
         aside = radians(self._pair[1])
-        return pi / 2 - abs(aside) if away >= 90 else asin(cos(aside) * sin(radians(away)))
+        return pi / 2 - abs(aside) if away >= 90 else least_angle(cos(aside) * sin(radians(away)))
 
     def most(self, cell: Square) -> float:
         """Return an upper bound for the distance from the place to any point of a square."""

@@ -16,7 +16,7 @@ from headrace.geo.sphere import Vector, angle
 _ERROR: Final = 1e-12
 """Radians (6 µm) by which a lower bound may be too large, because points are rounded to cells."""
 _ROUNDING: Final = 1e-15
-"""The error of a cosine."""
+"""The error of a sine or cosine."""
 
 
 def in_face(face: int, p: Vector) -> Vector:
@@ -36,6 +36,12 @@ def in_face(face: int, p: Vector) -> Vector:
 def flat(s: float) -> float:
     """Return the coordinate on a face, from -1 to 1, at a fraction of the width of the face's grid."""
     return (4 * s * s - 1) / 3 if s >= 0.5 else (1 - 4 * (1 - s) * (1 - s)) / 3
+
+
+def least_angle(sine: float) -> float:
+    """Return a lower bound for an angle whose sine is known but for rounding; 0 for a negative one. Near 90 degrees,
+    the error of the angle is many times that of the sine."""
+    return asin(min(1.0, max(0.0, sine - _ROUNDING)))
 
 
 class SphereCells:
@@ -84,7 +90,7 @@ class SphereCells:
 
     def least(self, cell: Cell) -> float:
         """Return a lower bound for the distance from the place to any point of a cell."""
-        found = asin(min(1.0, max(0.0, *self._outside(cell))))
+        found = least_angle(max(self._outside(cell)))
         if self._faces[cell.face][0] <= 0:
             middle, radius = cell.circle
             found = max(found, angle(self._centre, middle) - radius)
@@ -123,4 +129,4 @@ class SphereCells:
 
     def inside(self, cell: Cell) -> float:
         """Return a lower bound for the distance from the place, inside the cell, to any point outside of the cell."""
-        return max(0.0, asin(min(1.0, max(0.0, -max(self._outside(cell))))) - _ERROR) * self._unit
+        return max(0.0, least_angle(-max(self._outside(cell))) - _ERROR) * self._unit

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from math import ceil, cos, floor, log2, sin, sqrt
 from typing import Final, NamedTuple
 
-from headrace.geo.cells import LEAF_LEVEL
+from headrace.geo.cells import BLOCK_LEVELS, LEAF_LEVEL
 from headrace.geo.covers import Blocks, LevelCover
 from headrace.geo.near_cells import flat, in_face
 from headrace.geo.shapes import Cap
@@ -23,7 +23,6 @@ RADIUS_MIN: Final = 1e-5
 RADIUS_MAX: Final = 0.3
 """Circles of other sizes, in radians, are covered by `covering.py`."""
 _FINENESS: Final = 5.5
-"""The most cells along the radius, about; on average there are three quarters of that."""
 _ERROR: Final = 1e-15
 _EDGE: Final = 1e-6
 """The part of a cell by which rounding may move a point into the next cell."""
@@ -43,9 +42,10 @@ class RowCells(NamedTuple):
     inside_last: int
 
 
-def circle_cover(circle: Cap, slack: float) -> LevelCover:
-    """Return a cover of a circle with a radius from `RADIUS_MIN` to `RADIUS_MAX`."""
-    level, rows = circle_rows(circle, slack)
+def circle_cover(circle: Cap, slack: float, fineness: float = _FINENESS) -> LevelCover:
+    """Return a cover of a circle with a radius from `RADIUS_MIN` to `RADIUS_MAX`. `fineness`: the most cells along the
+    radius, about; on average there are three quarters of that."""
+    level, rows = circle_rows(circle, slack, fineness)
     inside, crossing = list[int](), list[int]()
     blocks: dict[int, Blocks] = {}
     for face, j, first, last, inside_first, inside_last in rows:
@@ -61,9 +61,9 @@ def circle_cover(circle: Cap, slack: float) -> LevelCover:
     return LevelCover(level, inside, crossing)
 
 
-def circle_rows(circle: Cap, slack: float) -> tuple[int, list[RowCells]]:
+def circle_rows(circle: Cap, slack: float, fineness: float) -> tuple[int, list[RowCells]]:
     """Return a level and the rows of its cells that meet a circle with a radius from `RADIUS_MIN` to `RADIUS_MAX`."""
-    level = min(LEAF_LEVEL, max(0, round(log2(_FINENESS / circle.radius))))
+    level = min(LEAF_LEVEL, max(BLOCK_LEVELS, round(log2(fineness / circle.radius))))
     rows: list[RowCells] = []
     for face in range(6):
         f, u, v = in_face(face, circle.centre)

@@ -12,12 +12,11 @@ from functools import cached_property
 from math import isfinite, prod
 from typing import TYPE_CHECKING
 
-from bson import Int64
-
 from headrace.errors import CommandError
 from headrace.execution.planner.bounds import PathCondition, conditions_of
 from headrace.execution.planner.collated_bounds import conditions_for
 from headrace.execution.planner.eligibility import holds
+from headrace.execution.planner.geo_bounds import CellInterval
 from headrace.execution.planner.index_access import (
     RANGE_COUNT_MAX,
     Range,
@@ -26,14 +25,13 @@ from headrace.execution.planner.index_access import (
     ranges_of,
     skip_of,
 )
-from headrace.execution.planner.intervals import End, Interval, Intervals
+from headrace.execution.planner.intervals import Intervals
 from headrace.query.collation import Collation
 from headrace.query.match.match_expression import AlwaysBoolean, MatchExpression
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.geo_keys import FLAT, GEO_KINDS, SPHERE
 from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY
 from headrace.store.view import Skip
-from headrace.values.keystring import encode_value
 
 if TYPE_CHECKING:
     from headrace.geo.grid import GridCells
@@ -86,15 +84,15 @@ class NearAccess:
         """Whether documents have had lines, polygons or arrays, so that a document may have several keys."""
         return bool(self.index.traits - {CUT_KEY})
 
-    def ranges(self, first: int, last: int) -> tuple[list[Range], Skip | None]:
-        """Return the key ranges of the cells with these numbers, and the test whether a key is in the bounds."""
-        low, high = Int64(first), Int64(last)
-        interval = Interval(End(encode_value(low), low), End(encode_value(high), high))
+    def ranges(self, spans: Sequence[tuple[int, int]]) -> tuple[list[Range], Skip | None]:
+        """Return the key ranges of the cells with numbers in ascending spans, and the test whether a key is in the
+        bounds."""
+        intervals: Intervals = [CellInterval(first, last) for first, last in spans]
         if self.prefixes is not None:
-            start, end = interval.positions()
-            return [(prefix + start, prefix + end) for prefix in self.prefixes], None
+            positions = [interval.positions() for interval in intervals]
+            return [(prefix + low, prefix + high) for prefix in self.prefixes for low, high in positions], None
         bounds = [*self.bounds]
-        bounds[self.position] = [interval]
+        bounds[self.position] = intervals
         return ranges_of(self.index, bounds), skip_of(self.index, bounds, self.conditions)
 
 
