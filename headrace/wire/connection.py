@@ -63,6 +63,10 @@ _HTTP_GET = b"GET "
 _OPCODES = frozenset({OP_COMPRESSED, OP_MSG, OP_QUERY})
 _UNKNOWN_FLAGS = REQUIRED_FLAGS & ~(CHECKSUM_PRESENT | MORE_TO_COME)
 _RARE_FLAGS = REQUIRED_FLAGS & ~MORE_TO_COME
+_COLUMN_COUNT = 16
+"""The number of documents from which on their lengths are compared as columns."""
+_COLUMN_BYTES = 5 * _COLUMN_COUNT
+"""The size of so many empty documents."""
 _SECTION_NAMES = {b"deletes": "deletes", b"documents": "documents", b"updates": "updates"}
 """The most frequent section names, decoded."""
 
@@ -339,6 +343,10 @@ def _sequence(buffer: bytes, at: int, end: int, sequences: dict[str, list[bytes]
         raise ProtocolError(f"two sections named {name}")
     documents: list[bytes] = []
     sequences[name] = documents
+    if section_end - at >= _COLUMN_BYTES and _INT(buffer, at)[0] <= (section_end - at) // _COLUMN_COUNT:
+        documents += _of_one_length(buffer, at, section_end)
+        if documents:
+            return section_end
     append = documents.append
     unpack = _INT
     last = section_end - 5
@@ -356,6 +364,23 @@ def _sequence(buffer: bytes, at: int, end: int, sequences: dict[str, list[bytes]
     if at != section_end:
         raise ProtocolError(f"section {name} is not filled by its documents")
     return section_end
+
+
+def _of_one_length(buffer: bytes, at: int, end: int) -> list[bytes]:
+    """Return the documents in [at, end) if all have the length of the first, otherwise none.
+
+    The lengths, and the zeros at the ends, are compared as columns: one byte of all documents at a time.
+    """
+    (size,) = _INT(buffer, at)
+    if size < 5 or (end - at) % size:
+        return []
+    count = (end - at) // size
+    if count > WRITE_BATCH_COUNT_MAX or buffer[at + size - 1 : end : size] != bytes(count):
+        return []
+    for place in range(at, at + 4):
+        if buffer[place:end:size] != buffer[place : place + 1] * count:
+            return []
+    return [buffer[start : start + size] for start in range(at, end, size)]
 
 
 def _document(buffer: bytes, at: int, end: int) -> tuple[bytes, int]:
