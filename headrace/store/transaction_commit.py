@@ -111,7 +111,7 @@ def _write(
     if len(txn.store.transactions.open) == 1:
         kv = txn.store.kv_unrecorded  # no other open transaction can conflict
     puts: dict[Table, list[tuple[bytes, bytes]]] = {}
-    _remove_built(txn, transaction, collections)
+    _change_built(txn, transaction, collections)
     for (db, key), value in transaction.overlay.values.items():
         prefix, rest = numbers.get(key[:4], key[:4]), key[4:]
         if db is not documents:
@@ -134,17 +134,18 @@ def _write(
             cursor.put_many(*zip(*items))
 
 
-def _remove_built(
+def _change_built(
     txn: WriteTransaction, transaction: ClientTransaction, collections: dict[bytes, Collection]
 ) -> None:  # fmt: skip
-    """Remove the keys of changed documents from indexes that are being built. The statements did not see these keys if
-    the builder added them after the state that they read."""
-    for prefix, keys in transaction.overlay.changed.by_collection(txn.tables["documents"]):
-        building = collections[prefix].building
-        for key in keys if building else ():
-            old = None if key[4:] >= PROVISIONAL else txn.kv.get(key, db=txn.tables["documents"])
+    """Change the entries of changed documents in indexes that are being built. The statements did not see entries that
+    the builder added after the state that they read, and wrote none if their fields are not in the index."""
+    documents, values = txn.tables["documents"], transaction.overlay.values
+    for prefix, keys in transaction.overlay.changed.by_collection(documents):
+        collection = collections[prefix]
+        for key in keys if collection.building else ():
+            old = None if key[4:] >= PROVISIONAL else txn.kv.get(key, db=documents)
             if old is not None:
-                index_entries.remove(txn, building, key[4:], old)
+                index_entries.change(txn, collection, key[4:], old, values[(documents, key)], collection.building)
 
 
 def _log(txn: WriteTransaction, transaction: ClientTransaction, head: bytes) -> None:

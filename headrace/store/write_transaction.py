@@ -209,8 +209,9 @@ class WriteTransaction(View):
         next_records, number = self.store.next_records, collection.number
         first = next_records.get(number)
         if first is None:
-            last = self.last_record(collection)
-            first = int.from_bytes(last, "big") + 1 if last else 1
+            with self.store.reading() as committed:  # this transaction may have deleted the last document, and may fail
+                last = max(self.last_record(collection) or b"", committed.last_record(collection) or b"")
+            first = int.from_bytes(last, "big") + 1
         next_records[number] = first + count
         return first
 

@@ -315,17 +315,6 @@ def change(
     put(txn, list(added), record)
 
 
-def remove(txn: WriteTransaction, indexes: Sequence[Index], record: bytes, old: bytes) -> None:
-    """Remove the entries of a record that exist."""
-    table, kv = txn.tables["indexes"], txn.kv
-    for index in indexes:
-        for key in keys_before(index, old):
-            if not index.unique:
-                kv.delete(key + record, db=table)
-            elif kv.get(key, db=table) == record:
-                kv.delete(key, db=table)
-
-
 def keys_before(index: Index, old: bytes, decoded: dict[str, Any] | None = None) -> list[bytes]:
     """Return the keys of a stored document, or none if it makes an index build fail."""
     try:
