@@ -11,6 +11,8 @@ Source: MongoDB's oplog as drivers' suites and published samples show it; the or
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import repeat
 from struct import Struct
 from typing import Any, Final
 
@@ -31,8 +33,11 @@ _STMT: Final = b"\x10stmtId\x00"
 _NO_TERM: Final = -1
 _BEFORE_PREVIOUS: Final = b"\x03prevOpTime\0" + _INT32(28) + _BEFORE_TS
 _NO_PREVIOUS: Final = b"".join((_BEFORE_PREVIOUS, bytes(8), b"\x12t\x00", _INT64(_NO_TERM), b"\0"))
+_PREVIOUS_END: Final = b"\x12t\x00" + _INT64(TERM) + b"\0"
 PREVIOUS_BYTES: Final = len(_NO_PREVIOUS)
 _RETRIED_BYTES: Final = _PLAIN_BYTES + len(_STMT) + 4 + PREVIOUS_BYTES
+_ROW_COUNT_MIN: Final = 16
+"""The number of entries of one length from which on they are packed as rows."""
 ARRAY_ELEMENT_BYTES_MAX: Final = 12  # an array's overhead per document: type, index, zero
 
 
@@ -107,6 +112,8 @@ def insert_entries(
 
     `retried` is for the first entry, as in `retried_entry`; it determines the values of the other entries.
     """
+    if len(documents) >= _ROW_COUNT_MIN and _have_one_length(documents) and _have_one_length(keys):
+        return _entries_of_one_length(head, documents, keys, first, wall_ms, retried)
     before = head + _O
     end = _BEFORE_WALL + _INT64(wall_ms) + b"\x00"
     fixed = len(before) + len(_O2) + TAIL_BYTES + 4
@@ -135,12 +142,48 @@ def insert_entries(
     return made
 
 
+def _have_one_length(items: list[bytes]) -> bool:
+    size = len(items[0])
+    return len(items[-1]) == size and list(map(len, items)).count(size) == len(items)
+
+
+def _entries_of_one_length(
+    head: bytes, documents: list[bytes], keys: list[bytes], first: int, wall_ms: int, retried: tuple[int, int] | None
+) -> list[bytes]:
+    """Return the entries as `insert_entries` does, packed in half the time: each has the same length."""
+    end = _BEFORE_WALL + _INT64(wall_ms)
+    sizes = len(head) + len(documents[0]) + len(keys[0]) + len(_O2)
+    if retried is None:
+        start, positions = _INT32(sizes + _PLAIN_BYTES) + head + _O, range(first, first + len(documents))
+        return _rows(start, documents, _O2, keys, _BEFORE_TS, ("Q", positions), end + b"\0")
+    start, statement, last = _INT32(sizes + _RETRIED_BYTES) + head + _O, retried[0], first + len(documents) - 1
+    rest = _rows(
+        start, documents[1:], _O2, keys[1:], _STMT, ("i", range(statement + 1, statement + len(documents))),
+        _BEFORE_TS, ("Q", range(first + 1, last + 1)), end + _BEFORE_PREVIOUS, ("Q", range(first, last)),
+        _PREVIOUS_END + b"\0",
+    )  # fmt: skip
+    return insert_entries(head, documents[:1], keys[:1], first, wall_ms, retried) + rest
+
+
+def _rows(*columns: bytes | list[bytes] | tuple[str, range]) -> list[bytes]:
+    """Join columns to rows. A column is a constant, values of one length, or (format of `struct`, integers)."""
+    formats, values = ["<"], list[Iterable[Any]]()
+    for column in columns:
+        if isinstance(column, tuple):
+            formats.append(column[0])
+            values.append(column[1])
+        else:
+            formats.append(f"{len(column if isinstance(column, bytes) else column[0])}s")
+            values.append(repeat(column) if isinstance(column, bytes) else column)
+    return list(map(Struct("".join(formats)).pack, *values))
+
+
 def previous_element(previous: int) -> bytes:
     """Return `prevOpTime`: the position of the session's previous entry with this number. 0 (the first entry) has no
     term."""
     if not previous:
         return _NO_PREVIOUS
-    return b"".join((_BEFORE_PREVIOUS, _UINT64(previous), b"\x12t\x00", _INT64(TERM), b"\0"))
+    return b"".join((_BEFORE_PREVIOUS, _UINT64(previous), _PREVIOUS_END))
 
 
 def noop_entry(message: str, position: int, wall_ms: int) -> bytes:
