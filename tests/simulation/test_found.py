@@ -500,3 +500,18 @@ def test_a_statement_that_has_paused_uses_no_collection_that_was_dropped_meanwhi
                 at.must("admin", {"commitTransaction": 1, **fields(1)})
                 assert at.must("t", {"find": "d"})["cursor"]["firstBatch"] == [{"_id": 1, "a": 2}]
     assert codes == {0, 246}
+
+
+def test_a_time_series_can_be_made_again_while_its_database_is_dropped(tmp_path: Path) -> None:
+    """Its view had stayed without buckets until the end of the drop, and `create` was error 26."""
+    made = {"create": "m", "timeseries": {"timeField": "t", "granularity": "seconds"}}
+    for pause in range(1, 6):
+        with DrivenServer(tmp_path / str(pause), clock=FakeClock()) as at:
+            at.must("t", {"insert": "c", "documents": [{"_id": 1}]})
+            at.must("t", made)
+            drop = Paused(at, {"dropDatabase": 1})
+            drop.go_on(pause)
+            answer = at.run("t", {**made, "timeseries": {"timeField": "t", "granularity": "minutes"}})
+            assert isinstance(answer, dict) and answer.get("code", 0) in (0, 48)
+            drop.go_on(60)
+            assert decode(drop.answer)["ok"] == 1.0

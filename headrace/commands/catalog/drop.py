@@ -68,9 +68,13 @@ def drop_database(context: CommandContext, request: Request) -> dict[str, Any]:
         for namespace in [item.namespace for item in sorted(left, key=lambda item: (item.is_view, -item.number))]:
             context.tick()
             collection = counted(context, namespace)
-            if collection is not None:
+            if collection is None:
+                continue
+            if is_buckets(collection.name):
+                drop_time_series(context, collection)  # with its view, so that no reader sees it without buckets
+            else:
                 catalog_changes.drop(context.txn, collection)
-                context.engine.usage.forget(namespace)
+            context.engine.usage.forget(namespace)
     catalog_changes.drop_views(context.txn, database)
     context.txn.log_command(database, None, {"dropDatabase": 1})
     return {"dropped": database}
