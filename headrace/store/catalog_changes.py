@@ -215,11 +215,16 @@ def move(txn: WriteTransaction, source: Collection, namespace: str, target: Coll
     drop(txn, source)
 
 
-def copy_as_capped(txn: WriteTransaction, source: Collection, namespace: str, bytes_max: int) -> Collection:
-    """Return a new capped collection with the source's options, only the index on `_id`, and as many of the newest
-    documents as fit. The copy does not pause, because later writes would be missing from it."""
+def create_capped(txn: WriteTransaction, source: Collection, namespace: str, bytes_max: int) -> Collection:
+    """Create an empty capped collection with the source's options and only the index on `_id`."""
     require_room(txn, len(source.record()))
-    copy = create(txn, namespace, {**source.options, "capped": True, "size": bytes_max})
+    return create(txn, namespace, {**source.options, "capped": True, "size": bytes_max})
+
+
+def copy_as_capped(txn: WriteTransaction, source: Collection, namespace: str, bytes_max: int) -> Collection:
+    """Return a capped copy with as many of the newest documents as fit. The copy does not pause, because later writes
+    would be missing from it: `execution/writes/capped_copies.py` pauses, with the help of the oplog."""
+    copy = create_capped(txn, source, namespace, bytes_max)
     capped.measure_on(txn, copy)
     records: list[bytes] = []
     left = bytes_max

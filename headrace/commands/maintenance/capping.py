@@ -15,7 +15,7 @@ from headrace.dispatch.namespaces import check_namespace, for_changing, for_crea
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import Requirement, on_collection
 from headrace.errors import CommandError
-from headrace.store import catalog_changes
+from headrace.execution.writes import capped_copies
 from headrace.store.catalog import Collection
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def convert(context: CommandContext, request: Request) -> dict[str, Any]:
     namespace = target(request)
     for_changing(namespace)
     size = _size(request)
-    catalog_changes.convert_to_capped(context.txn, _source(context, namespace), size)
+    capped_copies.convert(context, _source(context, namespace), size)
     return {}
 
 
@@ -42,7 +42,7 @@ def clone(context: CommandContext, request: Request) -> dict[str, Any]:
     source = _source(context, namespace)
     if context.txn.collection(goal) is not None:
         raise CommandError(48, f"cloneCollectionAsCapped failed - destination collection {goal} already exists")
-    catalog_changes.copy_as_capped(context.txn, source, goal, size)
+    capped_copies.clone(context, source, goal, size)
     return {}
 
 
@@ -72,11 +72,12 @@ def _clone_needs(engine: Engine, request: Request, grants: Grants) -> Iterator[P
 _CLONE: Final = Requirement("find on the collection; convertToCapped, createIndex and insert on the copy", _clone_needs)
 
 COMMANDS: Final = (
-    Command("cloneCollectionAsCapped", clone, Fields(SIZE, TO), writes=True, requires=_CLONE),
+    Command("cloneCollectionAsCapped", clone, Fields(SIZE, TO), pauses=True, writes=True, requires=_CLONE),
     Command(
         "convertToCapped",
         convert,
         Fields(SIZE, *without_effect("bool", "temp")),
+        pauses=True,
         writes=True,
         requires=on_collection("convertToCapped"),
     ),

@@ -55,13 +55,14 @@ if TYPE_CHECKING:
 
 _INFIX: Final = ".tmp.agg_out."
 _TEMPORARY: Final = re.compile(
-    rf"[^.]+(\.system\.buckets)?({re.escape(_INFIX)}[0-9a-f]{{24}}|\.tmp[0-9a-f]{{5}}\.renameCollection)"
+    rf"[^.]+((\.system\.buckets)?({re.escape(_INFIX)}[0-9a-f]{{24}}|\.tmp[0-9a-f]{{5}}\.renameCollection)"
+    r"|\.tmp[0-9a-f]{5}\.convertToCapped\..+)"
 )
-"""The names of the temporary collections of `$out` and of renames into other databases."""
+"""The names of the temporary collections of `$out`, of renames into other databases and of `convertToCapped`."""
 
 
 def left_behind(engine: Engine) -> list[str]:
-    """Return the temporary collections of an `$out` or rename that failed, or that the server's end interrupted."""
+    """Return the temporary collections of a command that failed, or that the server's end interrupted."""
     names = engine.store.catalog.collections
     return [name for name in names if ".tmp" in name and name not in engine.temporary and _TEMPORARY.fullmatch(name)]
 

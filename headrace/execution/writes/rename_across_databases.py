@@ -11,19 +11,17 @@ collection left by a crash is dropped, as for `$out`. Without an oplog, the whol
 from __future__ import annotations
 
 import uuid as uuids
-from typing import Any, Final
+from typing import Final
 
-from headrace import limits
-from headrace.changes.entry import DecodedEntry
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unused
 from headrace.errors import CommandError
 from headrace.execution.storage_stats import count_of
+from headrace.execution.writes.changed_documents import ChangedDocuments, insert_copy, shape_of
 from headrace.execution.writes.matches import Target, measure
 from headrace.execution.writes.output import temporary_collection
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
-from headrace.store.identity import identify
 from headrace.store.view import LEFT_OUT
 
 _ROUND_COUNT_MAX: Final = 1000  # then the last changes are copied without a pause
@@ -41,7 +39,7 @@ def move(context: CommandContext, source: Collection, goal: str, *, drops_target
 
 
 def _move(context: CommandContext, source: Collection, temporary: str, goal: str, *, drops_target: bool) -> None:
-    shape = _shape(source)
+    shape = shape_of(source)
     count_of(context, source)
     target = Target(context, source)
     copy = Target(context, catalog_changes.create(context.txn, temporary, dict(source.options)))
@@ -49,7 +47,7 @@ def _move(context: CommandContext, source: Collection, temporary: str, goal: str
     if indexes:
         catalog_changes.create_indexes(context.txn, copy.collection, indexes)
     measure(context, copy)
-    changed = _ChangedDocuments(context, target)
+    changed = _Rounds(context, target)
     _copy(context, target, copy)
     for count in range(_ROUND_COUNT_MAX + 1):
         wait_until_unused(context, target.collection.namespace, goal)
@@ -57,7 +55,7 @@ def _move(context: CommandContext, source: Collection, temporary: str, goal: str
         changed.copy_again(copy, pauses=count < _ROUND_COUNT_MAX)
         if pause_count == context.pause_count and not changed.has_left:
             break
-    if _shape(target.collection) != shape:
+    if shape_of(target.collection) != shape:
         raise CommandError(175, f"collection '{target.collection.namespace}' was changed while it was renamed")
     existing = context.txn.collection(goal)
     if existing is not None and (not drops_target or existing.is_view):
@@ -66,36 +64,21 @@ def _move(context: CommandContext, source: Collection, temporary: str, goal: str
     catalog_changes.drop(context.txn, target.collection)
 
 
-def _shape(collection: Collection) -> Any:
-    return collection.options, [index.spec for index in collection.indexes]
-
-
 def _copy(context: CommandContext, target: Target, copy: Target) -> None:
     after: bytes | None = None
     while piece := context.view.scan_chunk(target.collection, after=after):
         for after, document in piece:  # noqa: B007  (the scan continues there)
             if document is not LEFT_OUT:
-                _insert(context, copy, document)
+                insert_copy(context, copy, document)
 
 
-def _insert(context: CommandContext, copy: Target, document: bytes) -> bool:
-    """Insert a copy. Return False for a duplicate key: one document has changed meanwhile; a later round copies it."""
-    try:
-        context.txn.insert(copy.collection, document)
-    except CommandError as error:
-        if error.code != 11000:
-            raise
-        return False
-    return True
-
-
-class _ChangedDocuments:
-    """The documents of a collection that clients have changed since this object was made, found in the oplog."""
+class _Rounds:
+    """Copies the changed documents again, in rounds."""
 
     def __init__(self, context: CommandContext, target: Target) -> None:
         self._context = context
         self._target = target
-        self._through = context.txn.clock_position
+        self._changed = ChangedDocuments(context, target)
         self._left: list[bytes] = []  # keys that could not be copied in the last round
 
     @property
@@ -107,7 +90,8 @@ class _ChangedDocuments:
         """Copy the changed documents that exist, and remove the others from the copy. Later changes are for the next
         call."""
         context, target = self._context, self._target
-        keys = self._keys()
+        keys = list(dict.fromkeys([*self._left, *self._changed.keys()]))
+        self._left = []
         for key in keys:  # remove all first: documents may have exchanged values of unique indexes
             if pauses:
                 context.tick()
@@ -118,37 +102,5 @@ class _ChangedDocuments:
             if pauses:
                 context.tick()
             now = context.txn.by_id(target.collection, key)
-            if now is not None and not _insert(context, copy, now[1]):
+            if now is not None and not insert_copy(context, copy, now[1]):
                 self._left.append(key)
-
-    def _keys(self) -> list[bytes]:
-        """Return the `_id` keys of the changed documents, each once."""
-        context = self._context
-        keys = dict.fromkeys(self._left)
-        self._left = []
-        while True:
-            context.tick()
-            if context.store.pruned_through > self._through:
-                raise CommandError(175, "the oplog no longer has what was changed while the collection was renamed")
-            piece = self._entries()
-            for _, entry in piece:
-                for operation in DecodedEntry(entry).operations(context.txn):
-                    namespace = None if operation.head is None else operation.head.namespace
-                    if namespace == self._target.collection.namespace:
-                        keys[identify(operation.o2)[0]] = None
-            if not piece:
-                return list(keys)
-            self._through = piece[-1][0]
-
-    def _entries(self) -> list[tuple[int, bytes]]:
-        """Return the next oplog entries of the collection: stored ones, then those of the current transaction."""
-        txn, first = self._context.txn, self._through + 1
-        stored: list[tuple[int, bytes]] = []
-        for item in txn.entries_of([self._target.collection.topic], first):
-            stored.append(item)
-            if len(stored) == limits.VIEW_CHUNK_COUNT:
-                return stored
-        if stored:
-            return stored
-        staged = zip((int.from_bytes(key, "big") for key in txn.staged.keys), txn.staged.entries)
-        return [(position, entry) for position, entry in staged if position >= first]

@@ -1,0 +1,80 @@
+"""The documents of a collection that clients change while a command copies it, found in the oplog.
+
+A copy that pauses copies these documents again, until a round neither pauses nor leaves any.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace import limits
+from headrace.changes.entry import DecodedEntry
+from headrace.dispatch.context import CommandContext
+from headrace.errors import CommandError
+from headrace.execution.writes.matches import Target
+from headrace.store.catalog import Collection
+from headrace.store.identity import identify
+
+
+def shape_of(collection: Collection) -> Any:
+    """Return the options and indexes of a collection, to compare them after a pause."""
+    return collection.options, [index.spec for index in collection.indexes]
+
+
+def insert_copy(context: CommandContext, copy: Target, document: bytes) -> bool:
+    """Insert a copy. Return False for a duplicate key: one document has changed meanwhile; a later round copies it."""
+    try:
+        context.txn.insert(copy.collection, document)
+    except CommandError as error:
+        if error.code != 11000:
+            raise
+        return False
+    return True
+
+
+class ChangedDocuments:
+    """The documents of a collection that clients have changed since this object was made."""
+
+    def __init__(self, context: CommandContext, target: Target) -> None:
+        self._context = context
+        self._target = target
+        self._through = context.txn.clock_position
+
+    def keys(self) -> dict[bytes, bool]:
+        """Return the `_id` keys of the documents that have changed since the last call, and whether each was inserted.
+
+        Inserted documents are in the order of their last insert."""
+        context = self._context
+        keys: dict[bytes, bool] = {}
+        while True:
+            context.tick()
+            if context.store.pruned_through > self._through:
+                raise CommandError(175, "the oplog no longer has what was changed while the collection was copied")
+            piece = self._entries()
+            for _, entry in piece:
+                for operation in DecodedEntry(entry).operations(context.txn):
+                    head = operation.head
+                    if head is None or head.namespace != self._target.collection.namespace:
+                        continue
+                    key = identify(operation.o2)[0]
+                    if head.kind == "insert":
+                        keys.pop(key, None)
+                        keys[key] = True
+                    else:
+                        keys.setdefault(key, False)
+            if not piece:
+                return keys
+            self._through = piece[-1][0]
+
+    def _entries(self) -> list[tuple[int, bytes]]:
+        """Return the next oplog entries of the collection: stored ones, then those of the current transaction."""
+        txn, first = self._context.txn, self._through + 1
+        stored: list[tuple[int, bytes]] = []
+        for item in txn.entries_of([self._target.collection.topic], first):
+            stored.append(item)
+            if len(stored) == limits.VIEW_CHUNK_COUNT:
+                return stored
+        if stored:
+            return stored
+        staged = zip((int.from_bytes(key, "big") for key in txn.staged.keys), txn.staged.entries)
+        return [(position, entry) for position, entry in staged if position >= first]
