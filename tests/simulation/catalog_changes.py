@@ -20,9 +20,11 @@ from tests.simulation.reads import split
 from tests.simulation.world import ENDED, Pending
 
 CHANGES: Final = (
-    "collMod", "compact", "create", "createIndexes", "createView", "drop", "dropDatabase", "dropIndexes",
-    "renameCollection",
+    "cloneCollectionAsCapped", "collMod", "compact", "convertToCapped", "create", "createIndexes", "createView", "drop",
+    "dropDatabase", "dropIndexes", "renameCollection",
 )  # fmt: skip
+CAPPED_BYTES: Final = 1 << 20
+"""The size of a capped copy, into which all documents fit."""
 
 
 def body_of(op: Document) -> Document:
@@ -37,6 +39,10 @@ def body_of(op: Document) -> Document:
         return {"createIndexes": name, "indexes": op["indexes"]}
     if kind == "compact":
         return {"compact": name, "force": True}
+    if kind == "convertToCapped":
+        return {"convertToCapped": name, "size": CAPPED_BYTES}
+    if kind == "cloneCollectionAsCapped":
+        return {"cloneCollectionAsCapped": name, "toCollection": split(op["to"])[1], "size": CAPPED_BYTES}
     if kind == "dropIndexes":
         return {"dropIndexes": name, "index": op["index"]}
     if kind == "collMod":
@@ -69,6 +75,12 @@ def _was_changed(op: Document, possible: list[State], reply: Document) -> bool:
     if reply["code"] in ENDED:
         return True
     identities = {getattr(state.get(op["ns"]), "uuid", None) for state in possible}
+    shapes = {
+        (repr(getattr(state.get(op["ns"]), "validator", None)), getattr(state.get(op["ns"]), "images", None))
+        for state in possible
+    }
+    if reply["code"] == 175 and "Capped" in op["do"] and len(shapes) > 1:
+        return True
     names = {
         (*getattr(state.get(op["ns"]), "indexes", ()), *getattr(state.get(op["ns"]), "builds", ()))
         for state in possible
@@ -99,6 +111,9 @@ def _is_done(op: Document, state: State) -> bool:
         there = behind(state, op["ns"])
     if kind == "create":
         return isinstance(there, ModelCollection) and ("timeseries" in op["options"]) == is_series(state, op["ns"])
+    if kind == "cloneCollectionAsCapped":
+        copy = state.get(op["to"])
+        return isinstance(copy, ModelCollection) and copy.is_capped
     if kind == "createView":
         return there == ModelView(op["on"], op["pipeline"])
     if kind == "drop":
@@ -111,6 +126,8 @@ def _is_done(op: Document, state: State) -> bool:
         return there == ModelView(op["options"].get("viewOn"), op["options"].get("pipeline"))
     if not isinstance(there, ModelCollection):
         return False
+    if kind == "convertToCapped":
+        return there.is_capped and not there.indexes
     if kind == "createIndexes":
         return all(spec["name"] in there.indexes for spec in op["indexes"])
     if kind == "dropIndexes":
@@ -149,7 +166,7 @@ def _may_fail(op: Document, state: State, code: int) -> bool:
     if code == 27:
         return isinstance(there, ModelCollection) and _misses_index(op, there)
     if code == 48:
-        return there is not None if kind != "renameCollection" else state.get(op["to"]) is not None
+        return (state.get(op["to"]) if "to" in op else there) is not None
     if code == 166:
         return isinstance(there, ModelView) or (
             kind == "renameCollection" and isinstance(state.get(op["to"]), ModelView)

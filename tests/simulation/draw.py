@@ -262,6 +262,8 @@ class Draw:
         random = self.random
         if self.chance(0.06):
             return self.capped_create() if self.chance(0.7) else {"do": "drop", "ns": CAPPED, "calm": self.chance(0.5)}
+        if self.chance(0.08):
+            return self.capped_copy()
         if self.chance(0.12):
             return self._series_change()
         kind = random.choice(
@@ -295,6 +297,13 @@ class Draw:
         """A capped collection."""
         options = {"capped": True, "size": 4096, "max": self.random.choice((3, 5))}
         return {"do": "create", "ns": CAPPED, "options": options, "calm": self.chance(0.5)}
+
+    def capped_copy(self) -> Document:
+        """A collection that becomes capped, or a capped copy."""
+        if self.chance(0.6):
+            return {"do": "convertToCapped", "ns": CAPPED, "calm": self.chance(0.3)}
+        source = self.random.choice(("a.x", "a.y"))
+        return {"do": "cloneCollectionAsCapped", "ns": source, "to": CAPPED, "calm": self.chance(0.3)}
 
     def series_create(self) -> Document:
         """A time series."""

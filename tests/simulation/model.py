@@ -40,6 +40,7 @@ class ModelCollection:
     images: bool = False
     count_max: int | None = None
     """How many documents it holds, where it is capped."""
+    is_capped: bool = False
     expires_seconds: int | None = None
     """After how many seconds the buckets of a time series expire."""
 
@@ -213,6 +214,7 @@ def _command(state: State, database: str, entry: Document) -> list[Event]:
         count_max = o.get("max") if o.get("capped") else None
         state[namespace] = ModelCollection(
             entry["ui"], validator=o.get("validator"), images=images, count_max=count_max,
+            is_capped=bool(o.get("capped")),
             expires_seconds=o.get("expireAfterSeconds"),
         )  # fmt: skip
         return [Event("create", namespace)]
