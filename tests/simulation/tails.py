@@ -34,7 +34,7 @@ class Tail:
         """All documents that were ever inserted into the collection, and are published."""
         made: list[Document] = []
         for event in self.world.history[: self.world.published_count]:
-            if event.namespace == self.op["ns"] and event.kind == "insert" and (event.entry or {})["ui"] == self.uuid:
+            if event.kind == "insert" and (event.entry or {}).get("ui") == self.uuid:  # also under its temporary name
                 assert event.after is not None
                 made.append(event.after)
         return made
@@ -106,7 +106,7 @@ class Tail:
         there = [collection_of(state, namespace) for state in states]
         if code in ENDED:
             return
-        if code == 2 and any(item is not None and item.count_max is None for item in there):
+        if code == 2 and any(item is not None and not item.is_capped for item in there):
             return
         if code in (43, 175) and any(item is None or item.uuid != self.uuid for item in there):
             return

@@ -206,3 +206,47 @@ def test_indexes_have_the_names_of_its_fields(made: DrivenServer) -> None:
 )  # fmt: skip
 def test_other_indexes_are_refused(made: DrivenServer, spec: Document) -> None:
     assert code(made, {"createIndexes": "c", "indexes": [{"name": "x", **spec}]}) == 72
+
+
+@pytest.mark.parametrize("pause", range(1, 6))
+@pytest.mark.parametrize("ordered", [True, False])
+def test_an_insert_whose_collection_becomes_a_time_series_in_a_pause_inserts_measurements(
+    at: DrivenServer, ordered: bool, pause: int
+) -> None:
+    def between(pauses: int) -> None:
+        if pauses == pause and not listed(at, "s"):
+            at.must("t", {"create": "s", "timeseries": {"timeField": "t"}})
+
+    documents = [{"_id": number, "t": DatetimeMS(NOW + number)} for number in range(3)]
+    reply, _ = at.in_turns("t", {"insert": "s", "documents": documents, "ordered": ordered}, between)
+    assert reply["n"] == 3 and "writeErrors" not in reply
+    assert len(at.must("t", {"find": "s"})["cursor"]["firstBatch"]) == 3
+    is_series = listed(at, "s")["type"] == "timeseries"
+    assert at.must("t", {"count": "system.buckets.s"})["n"] == (1 if is_series else 0)
+
+
+@pytest.mark.parametrize("pause", range(1, 6))
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"insert": "s", "documents": [{"_id": 1}, {"_id": 2}]},
+        {"update": "s", "updates": [{"q": {"_id": 1}, "u": {"$set": {"a": 1}}, "upsert": True}] * 2},
+        {"findAndModify": "s", "query": {"_id": 1}, "update": {"$set": {"a": 1}}, "upsert": True},
+    ],
+    ids=["insert", "update", "findAndModify"],
+)
+def test_a_write_whose_collection_becomes_a_view_in_a_pause_stores_nothing(
+    at: DrivenServer, body: Document, pause: int
+) -> None:
+    made: list[int] = []
+
+    def between(pauses: int) -> None:
+        if pauses == pause and not listed(at, "s"):
+            at.must("t", {"create": "s", "viewOn": "other"})
+            made.append(at.store.last_position)
+
+    reply, _ = at.in_turns("t", body, between)
+    if made:
+        codes = [reply["code"]] if "code" in reply else [error["code"] for error in reply["writeErrors"]]
+        assert len(codes) == 1 and codes[0] in (166, 175), reply
+        assert at.store.last_position == made[0]

@@ -226,8 +226,9 @@ class Inserts:
             if not self._piece(documents[start:end] if end - start < len(documents) else documents, start + offset):
                 return
 
-    def _measurements(self, documents: list[bytes], first: int, offset: int) -> None:
-        """Insert into a time series, a piece at a time, because many measurements go into one bucket."""
+    def _measurements(self, documents: list[bytes], first: int, offset: int) -> bool:
+        """Insert into a time series, a piece at a time, because many measurements go into one bucket. Return False if a
+        refused document ends the command."""
         for start, end in pieces(documents, first):
             tick()
             taken, errors = self._taken_apart(documents[start:end], start + offset)
@@ -243,7 +244,8 @@ class Inserts:
                 else:
                     self._refuse(number, errors[number])
             if errors and self.ordered:
-                return
+                return False
+        return True
 
     def _buckets(self) -> Buckets:
         txn = self.context.txn
@@ -285,6 +287,9 @@ class Inserts:
             number, documents = number + refused_count, documents[refused_count:]
             if not documents:
                 return True
+        there = context.txn.collection(self.namespace)
+        if there is not None and there.is_time_series:  # created in a pause
+            return self._measurements(documents, 0, number)
         collection = created(context, self.namespace)
         if self.retryable is not None:
             self.retryable.statement = number

@@ -253,10 +253,13 @@ def missing(namespace: str) -> Collection:
 
 
 def created(context: CommandContext, namespace: str) -> Collection:
-    """Return the collection to write to. Create it if it does not exist."""
+    """Return the collection to write to. Create it if it does not exist. Raise 166 if a client has made a view or a time
+    series of this name in a pause."""
     while True:
         collection = context.txn.collection(namespace)
         if collection is not None:
+            if collection.is_view:
+                raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
             return collection
         if may_create(context, namespace, {}):
             return catalog_changes.create(context.txn, namespace, {})
