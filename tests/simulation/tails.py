@@ -21,6 +21,7 @@ class Tail:
         self.op = op
         self.cursor = 0
         self.uuid: bytes | None = None
+        self.may_be_of_another = False  # a capped copy has the same documents as the collection before it
         self.places: set[int] = set()
         self.has_returned = False
 
@@ -56,6 +57,7 @@ class Tail:
             assert there is not None
             if self.uuid not in (None, there.uuid):
                 self.places = set()
+                self.may_be_of_another = True
             self.uuid = there.uuid
             self._stand_after(batch, documents)
         if not self.places:
@@ -104,7 +106,7 @@ class Tail:
         """Raise `Finding` where an error is not explained."""
         code, namespace = reply["code"], self.op["ns"]
         there = [collection_of(state, namespace) for state in states]
-        if code in ENDED:
+        if code in ENDED or (code in (43, 175) and self.may_be_of_another):
             return
         if code == 2 and any(item is not None and not item.is_capped for item in there):
             return
