@@ -253,8 +253,9 @@ def missing(namespace: str) -> Collection:
 
 
 def created(context: CommandContext, namespace: str) -> Collection:
-    """Return the collection to write to. Create it if it does not exist. Raise 166 if a client has made a view or a time
-    series of this name in a pause."""
+    """Return the collection to write to. Create it if it does not exist.
+
+    Raise 166 if a client has made a view or a time series of this name in a pause."""
     while True:
         collection = context.txn.collection(namespace)
         if collection is not None:
