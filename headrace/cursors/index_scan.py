@@ -124,16 +124,17 @@ class IndexScan(ChunkedScan):
     """The documents of a collection in the order of an index."""
 
     __slots__ = (
-        "_backward", "_collection", "_index", "_last", "_range", "_ranges", "_reader", "_seen", "_skip", "_summary",
-        "document_count", "key_count", "keys", "left_out_count",
+        "_backward", "_collection", "_index", "_keys_move", "_last", "_range", "_ranges", "_reader", "_seen", "_skip",
+        "_state", "_summary", "document_count", "key_count", "keys", "left_out_count",
     )  # fmt: skip
 
     def __init__(
         self, view: Callable[[], View], collection: Collection, index: Index, ranges: Sequence[Range], *,
         backward: bool = False, seen: SeenRecords | None = None, wanted: int | None = None,
-        reader: Reader | None = None, skip: Skip | None = None,
+        reader: Reader | None = None, skip: Skip | None = None, keys_move: bool = False,
     ) -> None:  # fmt: skip
-        """`seen`: needed if documents may be reached more than once."""
+        """`seen`: needed if documents may be reached more than once. `keys_move`: the keys of a document may change
+        although the client's documents in it do not."""
         super().__init__(view, wanted)
         self._collection = collection
         self._index = index
@@ -142,6 +143,8 @@ class IndexScan(ChunkedScan):
         self._seen = seen
         self._reader = reader
         self._skip = skip
+        self._keys_move = keys_move
+        self._state = -1  # the last position of the state that was read
         self._summary = plan_summary("IXSCAN", index)
         self._last: bytes | None = None
         self._range = 0  # earlier ranges were read
@@ -159,10 +162,12 @@ class IndexScan(ChunkedScan):
     def _chunk(self) -> list[bytes] | None:
         if self._reader is None and self._seen is None:
             return self._whole_documents()
+        view, index, seen = self._view(), self._index, self._seen
+        if self._keys_move and view.state.last_position != self._state:  # keys may have moved to passed ones
+            self._state, self._last, self._range = view.state.last_position, None, 0
         ranges = self._ranges[self._range : self._range + RANGE_COUNT]
         if not ranges:
             return None
-        view, index, seen = self._view(), self._index, self._seen
         chunk: list[bytes] = []
         size = count = fetched = 0
         reader = self._reader

@@ -256,13 +256,13 @@ def index_scans(
     reader: Reader | None = None,
 ) -> list[IndexScan]:  # fmt: skip
     """Return a scan for each branch. Together they return each document once."""
-    # A bucket that takes a measurement moves in an index on its last time, also ahead of a cursor that has read it.
-    may_repeat = access.may_repeat or is_buckets(collection.name)
-    seen = SeenRecords(memory_of(context, {}).add) if may_repeat else None
+    # A bucket that takes a measurement moves in an index on its first and last time.
+    keys_move = is_buckets(collection.name)
+    seen = SeenRecords(memory_of(context, {}).add) if access.may_repeat or keys_move else None
     return [
         IndexScan(
             lambda: context.view, collection, branch.index, branch.ranges, backward=branch.backward, seen=seen,
-            wanted=wanted, reader=reader, skip=branch.skip,
+            wanted=wanted, reader=reader, skip=branch.skip, keys_move=keys_move,
         )
         for branch in access.branches
     ]  # fmt: skip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -237,3 +239,28 @@ def test_an_applied_oplog_makes_the_same_collection(at: DrivenServer) -> None:
             other.must("admin", {"applyOps": [operation]})
         names = other.must("t", {"listCollections": 1, "nameOnly": True})["cursor"]["firstBatch"]
         assert [item["name"] for item in names] == ["system.views"]
+
+
+def test_a_cursor_meets_each_measurement_once_although_buckets_move_in_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket that takes a measurement moves in an index on its last time, also behind a cursor."""
+    monkeypatch.setattr(limits, "VIEW_CHUNK_COUNT", 1)
+    start = datetime(2026, 1, 1)
+    with DrivenServer(tmp_path, clock=FakeClock()) as at:
+        at.must("t", {"create": "m", "timeseries": {"timeField": "t", "metaField": "a"}})
+        rows = [{"_id": n, "a": n, "t": start + timedelta(minutes=n)} for n in range(6)]
+        at.must("t", {"insert": "m", "documents": rows})
+        at.must("t", {"createIndexes": "m", "indexes": [{"key": {"t": -1}, "name": "t"}]})
+        query = {"filter": {"t": {"$gte": start}}, "hint": "t", "batchSize": 1}
+        cursor = at.must("t", {"find": "m", **query})["cursor"]
+        found = list(cursor["firstBatch"])
+        for number in range(20):
+            late = {"_id": 100 + number, "a": number % 6, "t": start + timedelta(minutes=20 + number)}
+            at.must("t", {"insert": "m", "documents": [late]})
+            if not cursor["id"]:
+                break
+            cursor = at.must("t", {"getMore": cursor["id"], "collection": "m", "batchSize": 1})["cursor"]
+            found += cursor["nextBatch"]
+        seen = [row["_id"] for row in found if row["_id"] < 100]
+        assert sorted(seen) == list(range(6))
