@@ -54,16 +54,12 @@ def shape_cover(area: Geometry, circle: tuple[Vector, float], slack: float) -> L
             rows = _Rows(face, level, slack)
             for line in area.lines:
                 rows.add(line)
-            for row, first, last in rows.crossing():
-                crossing += blocks.positions(row, first, last)
+            rows.put_cells(blocks, [], crossing)
         for polygon in area.polygons:
             rows = _Rows(face, level, slack)
             for loop in polygon.loops:
                 rows.add((*loop.vertices, loop.vertices[0]))
-            for row, first, last in rows.crossing():
-                crossing += blocks.positions(row, first, last)
-            for row, first, last in rows.inside():
-                inside += blocks.positions(row, first, last)
+            rows.put_cells(blocks, inside, crossing)
     if len(area.polygons) + len(area.lines) > 1:
         within = set(inside)
         return LevelCover(level, list(within), list(set(crossing) - within))
@@ -141,7 +137,7 @@ class _Rows:
         columns, crossings, before = self._columns, self._crossings[-1], 0.0
         for number in range(first, last + 2):
             line = self._lines.get(number) or self._line(number)
-            x = step(min(high, max(low, au + (line - av) * slope))) * count
+            x = step(max(low, min(high, au + (line - av) * slope))) * count
             if number > first:
                 in_row = columns.setdefault(number - 1, [])
                 if is_level and not is_beside:
@@ -157,31 +153,45 @@ class _Rows:
         made = self._lines[number] = flat(number / self._count)
         return made
 
-    def crossing(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (row, first column, last column) of the cells that edges meet. Those of a row are apart."""
+    def put_cells(self, blocks: Blocks, inside: list[int], crossing: list[int]) -> None:
+        """Append the positions of cells inside the first loop and outside of all others, and of cells that edges
+        meet."""
         for row, columns in self._columns.items():
-            for first, last in _joined(columns):
-                yield row, first, last
-
-    def inside(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (row, first column, last column) of the cells inside the first loop and outside of all others."""
-        outer, *holes = self._crossings
-        for row, columns in self._columns.items():
-            places = outer.get(row)
-            if not places:
+            met = _joined(columns)
+            between = self._between(row, met)
+            if not met and not between:
                 continue
-            after = 0
-            for first, last in (*_joined(columns), (self._count, self._count)):
-                if after < first and _is_odd(places, after) and not any(
-                    _is_odd(hole.get(row, ()), after) for hole in holes
-                ):  # fmt: skip
-                    yield row, after, first - 1
-                after = last + 1
+            first, last = (met or between)[0][0], (met or between)[-1][1]
+            if between:
+                first, last = min(first, between[0][0]), max(last, between[-1][1])
+            cells = blocks.positions(row, first, last)
+            for start, end in met:
+                crossing += cells[start - first : end + 1 - first]
+            for start, end in between:
+                inside += cells[start - first : end + 1 - first]
+
+    def _between(self, row: int, met: list[_Span]) -> list[_Span]:
+        """Return the columns of a row, between those that edges meet, that are inside the first loop and outside of all
+        others."""
+        outer, *holes = self._crossings
+        places, made, after = outer.get(row), list[_Span](), 0
+        if not places:
+            return made
+        for first, last in (*met, (self._count, self._count)):
+            if after < first and _is_odd(places, after) and not (
+                holes and any(_is_odd(hole.get(row, ()), after) for hole in holes)
+            ):  # fmt: skip
+                made.append((after, first - 1))
+            after = last + 1
+        return made
 
 
 def _is_odd(places: Sequence[float], column: int) -> bool:
     """Whether an odd number of places is to the left of a column's middle."""
-    return sum(place < column + 0.5 for place in places) % 2 == 1
+    count, middle = 0, column + 0.5
+    for place in places:
+        count += place < middle
+    return count % 2 == 1
 
 
 def _joined(columns: list[_Span]) -> list[_Span]:

@@ -11,8 +11,8 @@ wholly inside is not counted as inside. Source: the scheme of `cells.py`, and th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil, cos, floor, log2, sin, sqrt
-from typing import Final, NamedTuple
+from math import ceil, cos, floor, inf, log2, sin, sqrt
+from typing import Final
 
 from headrace.geo.cells import BLOCK_LEVELS, LEAF_LEVEL
 from headrace.geo.covers import Blocks, LevelCover
@@ -30,58 +30,42 @@ _EDGE: Final = 1e-6
 Span = tuple[float, float]
 
 
-class RowCells(NamedTuple):
-    """Cells of a row that meet a circle: from `first` to `last`, of which `inside_first` to `inside_last` are wholly
-    in it (none if `inside_last` is less)."""
-
-    face: int
-    number: int
-    first: int
-    last: int
-    inside_first: int
-    inside_last: int
+_RowCells = tuple[int, int, int, int, int]
+"""Cells of a row that meet a circle: the row, the first and the last column, and the first and the last column of the
+cells that are wholly in it (none if the last one is less)."""
+_OUTSIDE: Final = inf, -inf
 
 
 def circle_cover(circle: Cap, slack: float, fineness: float = _FINENESS) -> LevelCover:
     """Return a cover of a circle with a radius from `RADIUS_MIN` to `RADIUS_MAX`. `fineness`: the most cells along the
     radius, about; on average there are three quarters of that."""
-    level, rows = circle_rows(circle, slack, fineness)
+    level = min(LEAF_LEVEL, max(BLOCK_LEVELS, round(log2(fineness / circle.radius))))
     inside, crossing = list[int](), list[int]()
-    blocks: dict[int, Blocks] = {}
-    for face, j, first, last, inside_first, inside_last in rows:
-        if face not in blocks:
-            blocks[face] = Blocks(face, level)
-        positions = blocks[face].positions
-        if inside_first > inside_last:
-            crossing += positions(j, first, last)
+    for face in range(6):
+        place = in_face(face, circle.centre)
+        if place[0] <= sin(circle.radius + slack) + _ERROR:
             continue
-        inside += positions(j, inside_first, inside_last)
-        crossing += positions(j, first, inside_first - 1)
-        crossing += positions(j, inside_last + 1, last)
+        positions = Blocks(face, level).positions  # all of the circle is in front of the face's plane
+        for row, first, last, inside_first, inside_last in _circle_rows(1 << level, place, circle.radius, slack):
+            cells = positions(row, first, last)
+            if inside_first > inside_last:
+                crossing += cells
+            else:
+                inside += cells[inside_first - first : inside_last + 1 - first]
+                crossing += cells[: inside_first - first]
+                crossing += cells[inside_last + 1 - first :]
     return LevelCover(level, inside, crossing)
 
 
-def circle_rows(circle: Cap, slack: float, fineness: float) -> tuple[int, list[RowCells]]:
-    """Return a level and the rows of its cells that meet a circle with a radius from `RADIUS_MIN` to `RADIUS_MAX`."""
-    level = min(LEAF_LEVEL, max(BLOCK_LEVELS, round(log2(fineness / circle.radius))))
-    rows: list[RowCells] = []
-    for face in range(6):
-        f, u, v = in_face(face, circle.centre)
-        if f > sin(circle.radius + slack) + _ERROR:  # all of the circle is in front of the face's plane
-            rows += _circle_rows(face, level, (f, u, v), circle.radius, slack)
-    return level, rows
-
-
 def _circle_rows(
-    face: int, level: int, centre: tuple[float, float, float], radius: float, slack: float
-) -> Iterator[RowCells]:  # fmt: skip
-    """Yield the rows of one face that meet a circle, whose centre has these coordinates on the face's axes."""
+    count: int, centre: tuple[float, float, float], radius: float, slack: float
+) -> Iterator[_RowCells]:  # fmt: skip
+    """Yield the rows of a face, of `count` rows, that meet a circle. `centre`: on the face's axes."""
     f, u, v = centre
-    count = 1 << level
     wide = sin(radius + slack)
     far, near = 1 - wide * wide, cos(radius) ** 2
     below = f * f - wide * wide
-    a, across = far - u * u, far - v * v
+    a, across, inner = far - u * u, far - v * v, near - u * u
     reach = wide * sqrt(max(0.0, a))
     low, high = (f * v - reach) / below, (f * v + reach) / below
     reach = wide * sqrt(max(0.0, across))
@@ -89,50 +73,38 @@ def _circle_rows(
     if low > 1 or high < -1 or left > 1 or right < -1:
         return
     left_at, right_at = v * (f + left * u) / across, v * (f + right * u) / across
+    left, right, pad = step(left) * count, step(right) * count, _EDGE / count
     first, last = max(0, floor(step(low) * count - _EDGE)), min(count - 1, floor(step(high) * count + _EDGE))
-    inner = near - u * u
-    edge, before, before_inside = 0.0, None, None
+    edge, before, before_inside = 0.0, _OUTSIDE, _OUTSIDE
     for number in range(first, last + 2):
         line = flat(number / count)
-        on_line, inside = (
-            _chord(f + line * v, u, line, far, a, _ERROR),
-            _chord(f + line * v, u, line, near, inner, -_ERROR),
-        )
+        g, size = f + line * v, 1 + line * line
+        on_line = _chord(g, u, far * size, a, _ERROR, count)
+        inside = _chord(g, u, near * size, inner, -_ERROR, count)
         if number > first:
-            ends = [span for span in (before, on_line) if span is not None]
-            least, most = min([span[0] for span in ends], default=2.0), max([span[1] for span in ends], default=-2.0)
-            if edge - _EDGE / count <= left_at <= line + _EDGE / count:
+            least, most = min(before[0], on_line[0]), max(before[1], on_line[1])
+            if edge - pad <= left_at <= line + pad:
                 least = left
-            if edge - _EDGE / count <= right_at <= line + _EDGE / count:
+            if edge - pad <= right_at <= line + pad:
                 most = right
-            row = _row(face, number - 1, count, (least, most), _both(before_inside, inside))
-            if row is not None:
-                yield row
+            if least <= most:
+                first_in, last_in = max(before_inside[0], inside[0]), min(before_inside[1], inside[1])
+                is_in = first_in < last_in
+                yield (
+                    number - 1, max(0, floor(least - _EDGE)), min(count - 1, floor(most + _EDGE)),
+                    ceil(first_in + _EDGE) if is_in else 0, floor(last_in - _EDGE) - 1 if is_in else -1,
+                )  # fmt: skip
         edge, before, before_inside = line, on_line, inside
 
 
-def _chord(g: float, u: float, line: float, square: float, a: float, error: float) -> Span | None:
-    """The part of a line that is in a circle, or None: the roots of a x² - 2 u g x - (g² - square (1 + line²))."""
-    root = u * u * g * g + a * (g * g - square * (1 + line * line)) + error
+def _chord(g: float, u: float, square: float, a: float, error: float, count: int) -> Span:
+    """The part of a line that is in a circle, in columns: the roots of a x² - 2 u g x - (g² - square)."""
+    along = u * g
+    root = along * along + a * (g * g - square) + error
     if root <= 0:
-        return None
+        return _OUTSIDE
     root = sqrt(root)
-    return (u * g - root) / a, (u * g + root) / a
-
-
-def _both(some: Span | None, other: Span | None) -> Span | None:
-    return None if some is None or other is None else (max(some[0], other[0]), min(some[1], other[1]))
-
-
-def _row(face: int, number: int, count: int, outer: Span, inner: Span | None) -> RowCells | None:
-    first, last = max(0, floor(step(outer[0]) * count - _EDGE)), min(count - 1, floor(step(outer[1]) * count + _EDGE))
-    if first > last:
-        return None
-    inside_first, inside_last = 0, -1
-    if inner is not None and inner[0] < inner[1]:
-        inside_first = max(0, ceil(step(inner[0]) * count + _EDGE))
-        inside_last = min(count, floor(step(inner[1]) * count - _EDGE)) - 1
-    return RowCells(face, number, first, last, inside_first, inside_last)
+    return step((along - root) / a) * count, step((along + root) / a) * count
 
 
 def step(x: float) -> float:
