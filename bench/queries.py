@@ -3,6 +3,7 @@ deletes of many documents.
 
     python bench/queries.py                    200,000 documents; a table in Markdown
     python bench/queries.py --documents 20000
+    python bench/queries.py --places         geospatial queries, next to a find by _id and a plain range
 
 One server process, one client. Each operation is repeated for a second at least (without indexes: three times).
 """
@@ -15,6 +16,8 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from math import cos, pi, radians, sin, sqrt
+from random import Random
 from typing import Any
 
 import pymongo
@@ -142,13 +145,138 @@ def many_costs(target: Target, database: Any, count: int) -> str:
     return "\n".join(["| µs of CPU a document | | in inserts |", "|---|---|---|", *lines])
 
 
+Json = dict[str, Any]
+Operation = Callable[[], list[Any]]
+
+_WEST, _SOUTH, _SIZE = 0.0, 45.0, 10.0
+"""The square of degrees in which all points are."""
+_RESULT_COUNT = 100
+_BY_ID = "find_one({_id})"
+
+
+class Areas:
+    """Random areas with about 100 of the points in each."""
+
+    def __init__(self, count: int) -> None:
+        self._random = Random(3)
+        self._size = _RESULT_COUNT * _SIZE * _SIZE / count
+        """The area of each, in square degrees."""
+
+    def place(self) -> list[float]:
+        """Return a place that is not at the border."""
+        return [
+            self._random.uniform(_WEST + 1, _WEST + _SIZE - 1),
+            self._random.uniform(_SOUTH + 1, _SOUTH + _SIZE - 1),
+        ]
+
+    def point(self) -> Json:
+        """Return a place as GeoJSON."""
+        return {"type": "Point", "coordinates": self.place()}
+
+    def circle(self) -> Json:
+        """Return a circle as MongoDB's `$centerSphere`."""
+        x, y = self.place()
+        return {"$centerSphere": [[x, y], radians(sqrt(self._size * cos(radians(y)) / pi))]}
+
+    def square(self) -> Json:
+        """Return a polygon of four edges."""
+        (x, y), half = self.place(), sqrt(self._size) / 2
+        corners = [[x - half, y - half], [x + half, y - half], [x + half, y + half], [x - half, y + half]]
+        return {"$geometry": {"type": "Polygon", "coordinates": [[*corners, corners[0]]]}}
+
+    def star(self) -> Json:
+        """Return a polygon of 24 edges with 12 points."""
+        (x, y), inner = self.place(), 0.6
+        outer = sqrt(self._size / (12 * inner * sin(pi / 12)))
+        radii = [outer * (1 if at % 2 else inner) for at in range(24)]
+        ring = [[x + r * cos(at * pi / 12), y + r * sin(at * pi / 12)] for at, r in enumerate(radii)]
+        return {"$geometry": {"type": "Polygon", "coordinates": [[*ring, ring[0]]]}}
+
+
+def geospatial(places: Any, count: int) -> dict[str, Operation]:
+    """Return the geospatial operations, by name, and what they are compared with."""
+    areas, chooser = Areas(count), Random(4)
+
+    def within(area: Callable[[], Json], operator: str = "$geoWithin") -> Operation:
+        return lambda: list(places.find({"at": {operator: area()}}, batch_size=1000))
+
+    def in_range() -> list[Any]:
+        first = chooser.randrange(count - _RESULT_COUNT)
+        return list(places.find({"n": {"$gte": first, "$lt": first + _RESULT_COUNT}}, batch_size=1000))
+
+    def near(limit: int) -> Operation:
+        return lambda: list(places.find({"at": {"$near": {"$geometry": areas.point()}}}).limit(limit))
+
+    def stage() -> list[Any]:
+        stages = [{"$geoNear": {"near": areas.point(), "key": "at", "distanceField": "metres"}}, {"$limit": 10}]
+        return list(places.aggregate(stages))
+
+    return {
+        _BY_ID: lambda: [places.find_one({"_id": chooser.randrange(count)})],
+        "a range of 100 of an index": in_range,
+        "$geoWithin, a circle": within(areas.circle),
+        "$geoWithin, a square": within(areas.square),
+        "$geoIntersects, a square": within(areas.square, "$geoIntersects"),
+        "$geoWithin, a star of 24 edges": within(areas.star),
+        "$near, limit 10": near(10),
+        "$near, limit 100": near(100),
+        "$geoNear, $limit 10": stage,
+    }
+
+
+def fill_places(places: Any, count: int) -> None:
+    """Insert the points and build the indexes."""
+    random = Random(5)
+    for start in range(0, count, 10_000):
+        places.insert_many([
+            {
+                "_id": number, "n": number, "name": f"place {number}",
+                "at": {
+                    "type": "Point",
+                    "coordinates": [
+                        random.uniform(_WEST, _WEST + _SIZE), random.uniform(_SOUTH, _SOUTH + _SIZE),
+                    ],
+                },
+            }
+            for number in range(start, min(start + 10_000, count))
+        ])  # fmt: skip
+    places.create_index([("at", "2dsphere")])
+    places.create_index("n")
+
+
+def places_costs(target: Target, places: Any, count: int, rounds: int = 25) -> str:
+    """Return a table of the server's CPU for each geospatial operation, and of the time until the driver has the
+    documents, next to a find by `_id`. The operations take turns; a figure is the least of all rounds."""
+    fill_places(places, count)
+    measured = geospatial(places, count)
+    sizes = {name: sum(len(run()) for _ in range(20)) / 20 for name, run in measured.items()}
+    best = dict.fromkeys(measured, (float("inf"), float("inf")))
+    for _ in range(rounds):
+        for name, run in measured.items():
+            repeated = 400 if name == _BY_ID else 40
+            cpu, began = target.cpu_seconds(), time.perf_counter()
+            for _ in range(repeated):
+                run()
+            used, took = target.cpu_seconds() - cpu, time.perf_counter() - began
+            best[name] = min(best[name][0], used / repeated * 1e6), min(best[name][1], took / repeated * 1e6)
+    lines = ["| Operation | documents | CPU, µs | in finds | time, µs | in finds |", "|---|---|---|---|---|---|"]
+    for name, (cpu, took) in best.items():
+        finds = f"{cpu:.0f} | {cpu / best[_BY_ID][0]:.1f} | {took:.0f} | {took / best[_BY_ID][1]:.1f}"
+        lines.append(f"| `{name}` | {sizes[name]:.0f} | {finds} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Measure and print."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     arguments.add_argument("--documents", type=int, default=200_000)
-    count = arguments.parse_args().documents
-    out = sys.stdout.write
+    arguments.add_argument("--places", action="store_true", help="measure geospatial queries only")
+    given = arguments.parse_args()
+    count, out = given.documents, sys.stdout.write
     with StartedServer() as target, pymongo.MongoClient(*target.address) as client:
+        if given.places:
+            out(f"{places_costs(target, client.bench.places, count)}\n")
+            return
         users, orders = client.bench.users, client.bench.orders
         for first in range(0, count, 10_000):
             users.insert_many(map(document, range(first, min(first + 10_000, count))))

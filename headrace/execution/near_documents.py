@@ -11,9 +11,11 @@ up.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bson import Int64
@@ -122,9 +124,10 @@ class NearSearch:
         rings.begin(self._view())
         while rings.radius is not None:
             self._read_all(rings.unread())
-            while self._heap and self._heap[0][0] <= rings.reach:
-                taken += 1
-                item = heappop(self._heap)[2]
+            ready = self._within(rings.reach)
+            taken += len(ready)
+            for _, _, item in ready:
+                tick()
                 if self._matches(item):
                     yield item
             rings.grow(taken)
@@ -143,6 +146,14 @@ class NearSearch:
                 self._widen(item.cell)
             elif not near.least or self._cells.most(item) >= near.least:
                 self._open(item)
+
+    def _within(self, distance: float) -> list[tuple[float, int, Any]]:
+        """Remove the items up to a distance from the heap, which has documents only, and return them in order."""
+        self._heap.sort()  # a sorted list is a heap
+        count = bisect_right(self._heap, distance, key=itemgetter(0))
+        ready = self._heap[:count]
+        del self._heap[:count]
+        return ready
 
     def _matches(self, item: NearDocument) -> bool:
         """Whether a document that leaves the heap matches the rest of the filter."""
@@ -259,7 +270,7 @@ class NearSearch:
         self.document_count += len(fetched)
         examined(self._summary, len(fetched), len(keys))
         near, distances = self._access.near, self._find.distances([raw for _, raw in fetched])
-        size = 0
+        size, serial, found = 0, self._serial, list[tuple[float, int, NearDocument]]()
         tick()
         for (record, raw), distance in zip(fetched, distances):
             point = None
@@ -272,8 +283,13 @@ class NearSearch:
             elif not near.least <= distance <= near.most:
                 continue
             size += len(raw) + _WAITING_BYTES
-            self._add(distance, NearDocument(distance, record, raw, point))
+            found.append((distance, next(serial), NearDocument(distance, record, raw, point)))
         self._note_bytes(size)
+        if self._rings.radius is not None:
+            self._heap += found  # sorted when the circle was read
+            return
+        for item in found:
+            heappush(self._heap, item)
 
     def _fetched(self, view: View, keys: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """Return (record, document) of keys, without records that were seen."""

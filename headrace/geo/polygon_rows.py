@@ -13,7 +13,7 @@ Edges are widened by `slack`, and a cell that rounding could make a crossing cel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from math import floor, log2, pi, sin, sqrt
 from typing import Final
@@ -21,10 +21,9 @@ from typing import Final
 from headrace.geo.cells import BLOCK_LEVELS, LEAF_LEVEL
 from headrace.geo.covers import Blocks, LevelCover
 from headrace.geo.near_cells import flat, in_face
-from headrace.geo.polygons import Polygon
 from headrace.geo.rows import step
 from headrace.geo.shapes import Geometry
-from headrace.geo.sphere import Vector, cross, dot
+from headrace.geo.sphere import Vector
 
 _CELL_COUNT: Final = 80
 """The number of cells of a cover, about."""
@@ -38,7 +37,8 @@ _FLAT: Final = 1e-9
 """An edge that rises less on a face is treated as level."""
 _ERROR: Final = 1e-15
 
-_Place = tuple[float, float]
+_Place = tuple[float, float, float, float]
+"""A vertex on a face, and its place in columns and rows."""
 _Span = tuple[int, int]
 
 
@@ -71,22 +71,26 @@ def _level(area: Geometry, centre: Vector) -> int:
     meets (area + 2 / pi * perimeter * width) / width² squares."""
     size = around = 0.0
     for polygon in area.polygons:
-        around += _length(polygon.edges)
-        size += _area(polygon, centre)
-    around += 2 * sum(_length(pairwise(line)) for line in area.lines)
+        for loop in polygon.loops:
+            length, part = _measured((*loop.vertices, loop.vertices[0]), centre)
+            around += length
+            if loop is polygon.outer:
+                size += part
+    around += 2 * sum(_measured(line, centre)[0] for line in area.lines)
     half = around / pi
     width = (half + sqrt(half * half + _CELL_COUNT * size)) / _CELL_COUNT
     return max(BLOCK_LEVELS, min(LEAF_LEVEL, round(log2(_WIDTH / width)))) if width else LEAF_LEVEL
 
 
-def _length(edges: Iterator[tuple[Vector, Vector]]) -> float:
-    return sum(sqrt((a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2 + (a[2] - b[2]) ** 2) for a, b in edges)
-
-
-def _area(polygon: Polygon, centre: Vector) -> float:
-    """The area of a polygon's outer loop, about."""
-    vertices = polygon.outer.vertices
-    return abs(sum(dot(cross(a, b), centre) for a, b in pairwise((*vertices, vertices[0])))) / 2
+def _measured(vertices: Sequence[Vector], centre: Vector) -> tuple[float, float]:
+    """Return the length of a line, and the area within, if it is a ring; both about."""
+    length = i = j = k = 0.0
+    a, b, c = vertices[0]
+    for x, y, z in vertices:
+        length += sqrt((x - a) * (x - a) + (y - b) * (y - b) + (z - c) * (z - c))
+        i, j, k = i + b * z - c * y, j + c * x - a * z, k + a * y - b * x
+        a, b, c = x, y, z
+    return length, abs(i * centre[0] + j * centre[1] + k * centre[2]) / 2
 
 
 def _meets(face: int, circle: tuple[Vector, float], slack: float) -> bool:
@@ -114,7 +118,10 @@ class _Rows:
     def add(self, vertices: Sequence[Vector]) -> None:
         """Add the edges of a loop or a line."""
         self._crossings.append({})
-        places = [(u / f, v / f) for f, u, v in (in_face(self._face, vertex) for vertex in vertices)]
+        places, count = list[_Place](), self._count
+        for f, u, v in (in_face(self._face, vertex) for vertex in vertices):
+            u, v = u / f, v / f
+            places.append((u, v, step(u) * count, step(v) * count))
         for a, b in pairwise(places):
             if a[1] <= b[1]:
                 self._add(a, b)
@@ -123,31 +130,35 @@ class _Rows:
 
     def _add(self, lower: _Place, upper: _Place) -> None:
         """Add an edge, the lower end first."""
-        (au, av), (bu, bv), pad, count = lower, upper, self._pad, self._count
+        (au, av, ax, ay), (bu, bv, bx, by), pad, count = lower, upper, self._pad, self._count
         if bv + pad < -1 or av - pad > 1:
             return
-        low, high = (au, bu) if au <= bu else (bu, au)
-        first = max(0, floor(step(av - pad) * count - _EDGE))
-        last = min(count - 1, floor(step(bv + pad) * count + _EDGE))
-        left, right = max(0.0, step(low - pad) * count - _EDGE), min(count - 1.0, step(high + pad) * count + _EDGE)
-        is_beside = high + pad < -1 or low - pad > 1
+        edge = _EDGE + pad * count
+        first, last = max(0, floor(ay - edge)), min(count - 1, floor(by + edge))
+        left, right = max(0.0, min(ax, bx) - edge), min(count - 1.0, max(ax, bx) + edge)
+        is_beside = max(au, bu) + pad < -1 or min(au, bu) - pad > 1
         is_level = bv - av < _FLAT
         slope = 0.0 if bv == av else (bu - au) / (bv - av)
         width = _EDGE + pad * (1 + abs(slope)) * count
-        columns, crossings, before = self._columns, self._crossings[-1], 0.0
-        for number in range(first, last + 2):
-            line = self._lines.get(number) or self._line(number)
-            x = step(max(low, min(high, au + (line - av) * slope))) * count
-            if number > first:
-                in_row = columns.setdefault(number - 1, [])
+        columns, crossings = self._columns, self._crossings[-1]
+        line, x = self._lines.get(first) or self._line(first), 0.0
+        for number in range(first - 1, last + 1):
+            before = x
+            if line < av:
+                x = ax
+            elif line >= bv:
+                x = bx
+            else:
+                x = step(au + (line - av) * slope) * count
+                crossings.setdefault(number + 1, []).append(x)
+            if number >= first:
+                in_row = columns.setdefault(number, [])
                 if is_level and not is_beside:
                     in_row.append((int(left), int(right)))
                 elif not is_beside:
                     least, most = (x, before) if x < before else (before, x)
                     in_row.append((int(max(left, least - width)), int(min(right, most + width))))
-            if av <= line < bv:
-                crossings.setdefault(number, []).append(x)
-            before = x
+            line = self._lines.get(number + 2) or self._line(number + 2)
 
     def _line(self, number: int) -> float:
         made = self._lines[number] = flat(number / self._count)
