@@ -335,7 +335,8 @@ def test_readers_end_with_their_server(tmp_path: Path) -> None:
     until(lambda: not is_free(port))
     with RawClient(f"127.0.0.1:{port}") as client, RawClient(f"127.0.0.1:{port}") as other:
         client.ask({"insert": "c", "documents": [{"a": 1} for _ in range(COUNT)]})
-        other.send({"count": "c", "query": SLOW})
+        slow = {"$expr": {"$gte": [{"$size": {"$range": [0, 300_000]}}, "$a"]}}  # longer than a reader takes to start
+        other.send({"count": "c", "query": slow})
         until(lambda: client.ask({"serverStatus": 1})["metrics"].get("readers", {}).get("commands"))
         (child,) = _children(server.pid)
         server.kill()
