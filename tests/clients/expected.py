@@ -12,7 +12,6 @@ from typing import Final
 
 JAVASCRIPT: Final = "`$where` and mapReduce need JavaScript, which Headrace does not run"
 NO_SECONDARY: Final = "needs a secondary, or a set of three members"
-NOT_STORED: Final = "time series are refused, as documented"
 ON_DEVELOPERS_DNS: Final = "asks for SRV records of the drivers' makers, which not every machine reaches"
 BUSY: Final = "counts milliseconds, which a busy machine does not keep"
 NO_RATE_LIMIT: Final = "sets a limit of the rate of connections, which Headrace does not have"
@@ -74,7 +73,6 @@ FAILURES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "TestUnifiedSpec/transactions/tests/unified/*/readPreference_inherited_from_*",
             "TestUnifiedSpec/transactions/tests/unified/*/startTransaction_overrides_readPreference",
         ),
-        NOT_STORED: ("TestUnifiedSpec/collection-management/tests/timeseries-collection.json/*",),
     },
     "motor": {
         NO_SECONDARY: ("*test_examples.TestExamples.test_causal_consistency",),
@@ -102,7 +100,6 @@ FAILURES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "test.test_transactions_unified.TestUnifiedReadPref.test_secondary_readPreference",
             "test.test_transactions_unified.TestUnifiedRunCommand.test_run_command_fails_with_*secondary_read_*",
         ),
-        NOT_STORED: ("test.test_collection_management.TestCollectionManagementTimeseriesCollection.*",),
     },
     "pymongo, secure": {JAVASCRIPT: ("test.*test_auth.TestSCRAM.test_scram_threaded",)},
     "pymongo async": {
@@ -126,7 +123,6 @@ FAILURES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "test.asynchronous.test_transactions_unified.TestUnifiedReadPref.test_secondary_readPreference",
             "test.asynchronous.test_transactions_unified.TestUnifiedRunCommand.test_run_command_fails_with_*secondary_read_*",
         ),
-        NOT_STORED: ("test.asynchronous.test_collection_management.TestCollectionManagementTimeseriesCollection.*",),
     },
 }
 """By suite, or by `suite, plain` and `suite, secure`: reasons, each with its patterns."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Final
 
 from tests.simulation.language import Document, matches
@@ -66,6 +67,8 @@ def explain(op: Document, pending: Pending, reply: Document, states: list[State]
     if reply["ok"] == 1.0:
         if not any(_is_done(op, state) for state in possible[1:]) and not _was_built(op, possible):
             raise Finding("catalog", f"{op} was answered {reply}, but is not done: {turns[-1].after}")
+    elif reply["code"] == 175 and _copy_was_dropped(op, states[turns[0].since :]):
+        return
     elif not any(_may_fail(op, state, reply["code"]) for state in possible) and not _was_changed(op, possible, reply):
         raise Finding("catalog", f"{op} was answered {reply}, which is not explained: {turns[-1].before}")
 
@@ -86,6 +89,15 @@ def _was_changed(op: Document, possible: list[State], reply: Document) -> bool:
         for state in possible
     }
     return reply["code"] in (26, 27, 73, 175, 246, 276) and (len(identities) > 1 or len(names) > 1)
+
+
+def _copy_was_dropped(op: Document, states: list[State]) -> bool:
+    """Whether another command has dropped or renamed a capped copy while it was made."""
+    uuids: list[Any] = []
+    for state in states if "Capped" in op["do"] else ():
+        made = [there for name, there in state.items() if ".convertToCapped." in name or name == op.get("to")]
+        uuids.append({getattr(there, "uuid", None) for there in made})
+    return any(not before <= after for before, after in pairwise(uuids))
 
 
 def _was_built(op: Document, possible: list[State]) -> bool:

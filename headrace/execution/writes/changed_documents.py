@@ -5,7 +5,8 @@ A copy that pauses copies these documents again, until a round neither pauses no
 
 from __future__ import annotations
 
-from typing import Any
+from bisect import bisect_left
+from typing import Any, Final
 
 from headrace import limits
 from headrace.changes.entry import DecodedEntry
@@ -32,6 +33,9 @@ def insert_copy(context: CommandContext, copy: Target, document: bytes) -> bool:
     return True
 
 
+_PRUNED: Final = "the oplog no longer has what was changed while the collection was copied"
+
+
 class ChangedDocuments:
     """The documents of a collection that clients have changed since this object was made."""
 
@@ -49,22 +53,40 @@ class ChangedDocuments:
         while True:
             context.tick()
             if context.store.pruned_through > self._through:
-                raise CommandError(175, "the oplog no longer has what was changed while the collection was copied")
+                raise CommandError(175, _PRUNED)
             piece = self._entries()
             for _, entry in piece:
-                for operation in DecodedEntry(entry).operations(context.txn):
-                    head = operation.head
-                    if head is None or head.namespace != self._target.collection.namespace:
-                        continue
-                    key = identify(operation.o2)[0]
-                    if head.kind == "insert":
-                        keys.pop(key, None)
-                        keys[key] = True
-                    else:
-                        keys.setdefault(key, False)
+                self._note(entry, keys)
             if not piece:
                 return keys
             self._through = piece[-1][0]
+
+    def _note(self, raw: bytes, keys: dict[bytes, bool]) -> None:
+        """Note the documents that an entry has changed."""
+        try:
+            operations = DecodedEntry(raw).operations(self)
+        except CommandError as error:
+            if error.code != 286:
+                raise
+            raise CommandError(175, _PRUNED) from None  # earlier entries of a transaction
+        for operation in operations:
+            head = operation.head
+            if head is None or head.namespace != self._target.collection.namespace:
+                continue
+            key = identify(operation.o2)[0]
+            if head.kind == "insert":
+                keys.pop(key, None)
+                keys[key] = True
+            else:
+                keys.setdefault(key, False)
+
+    def entry(self, position: int) -> bytes | None:
+        """Return an entry, also one of the current transaction. `EntryLookup` for the earlier entries of a client's
+        transaction, whose commit may share the current transaction."""
+        txn = self._context.txn
+        key, keys = position.to_bytes(8, "big"), txn.staged.keys
+        at = bisect_left(keys, key)
+        return txn.staged.entries[at] if at < len(keys) and keys[at] == key else txn.entry(position)
 
     def _entries(self) -> list[tuple[int, bytes]]:
         """Return the next oplog entries of the collection: stored ones, then those of the current transaction."""

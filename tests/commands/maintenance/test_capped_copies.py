@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bson import encode
+from bson import Binary, Int64, encode
 
+from headrace import limits
+from headrace.dispatch.context import CommandContext
 from headrace.errors import Interrupted
+from headrace.execution.writes.changed_documents import ChangedDocuments
+from headrace.execution.writes.matches import Target
 from headrace.execution.writes.output import drop_temporary, left_behind
 from headrace.testing.driven import DrivenServer
 
@@ -138,3 +142,24 @@ def test_watchers_see_a_create_and_an_insert_for_each_document_of_a_clone() -> N
         events = server.must("t", read)["cursor"]["nextBatch"]
         assert [event["operationType"] for event in events] == ["create"] + ["insert"] * COUNT
         assert {event["ns"]["coll"] for event in events} == {"copy"}
+
+
+def test_it_has_the_changes_of_a_transaction_that_commits_in_the_same_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transaction's earlier entries are not in the oplog yet."""
+    monkeypatch.setattr(limits, "TRANSACTION_ENTRY_BYTES", 100)
+    session: dict[str, Any] = {"lsid": {"id": Binary(bytes(16), 4)}, "txnNumber": Int64(1), "autocommit": False}
+    with DrivenServer() as server:
+        fill(server)
+        for key in range(900, 904):
+            first = {"startTransaction": True} if key == 900 else {}
+            server.must("t", {"insert": "c", "documents": [{"_id": key, "s": "x" * 60}], **first, **session})
+        txn = server.store.begin()
+        context = CommandContext(server.engine, None, txn)
+        changed = ChangedDocuments(context, Target(context, txn.catalog.collections["t.c"]))
+        request = server.request("admin", {"commitTransaction": 1, **session})
+        server.engine.run_write(server.engine.command(request), request, txn)
+        assert len(txn.staged.entries) == 4
+        assert list(changed.keys().values()) == [True] * 4
+        assert changed.keys() == {}
+        context.close()
+        server.store.abandon(txn)
