@@ -1,4 +1,4 @@
-"""Continuous backup: ships the oplog as it is committed, and a snapshot now and then.
+"""Continuous work: a backup ships the oplog as it is committed, and a snapshot now and then; a standby applies it.
 
 If the place cannot be reached, or the directory is being opened again, the next round tries again. The oplog is also
 shipped between the pieces of a snapshot.
@@ -7,6 +7,7 @@ shipped between the pieces of a snapshot.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from headrace.backup.writer import ArchiveWriter
@@ -14,7 +15,7 @@ from headrace.errors import reason_of
 from headrace.store.lmdb import ReadersChanged
 
 LOOK_SECONDS: Final = 1.0
-"""The time between two reads of the oplog."""
+"""The time between two reads of the oplog, or of the followed archive or server."""
 
 
 class Schedule(NamedTuple):
@@ -31,18 +32,28 @@ def follow(
     """Ship until `wait`, which gets the seconds to wait, returns False. The caller has called the writer's `begin`.
 
     `note` is called for ordinary events and `report` for all others; None: `report` gets both. Raises the errors of
-    `ArchiveWriter.ship`, except `OSError` and `ReadersChanged`, which it reports once in a row.
+    `ArchiveWriter.ship` as `repeat` does.
+    """
+    repeat("the backup", partial(_look, writer, schedule, report, note or report), wait, report)
+
+
+def repeat(
+    name: str, look: Callable[[], object], wait: Callable[[float], bool], report: Callable[[str], None]
+) -> None:  # fmt: skip
+    """Call `look` until `wait`, which gets the seconds to wait, returns False.
+
+    Raises the errors of `look`, except `OSError` and `ReadersChanged`, which are reported once in a row.
     """
     failed = False
     while True:
         try:
-            _look(writer, schedule, report, note or report)
+            look()
             if failed:
-                report("the backup goes on")
+                report(f"{name} goes on")
             failed = False
         except (OSError, ReadersChanged) as error:
             if not failed:
-                report(f"the backup waits: {reason_of(error)}")
+                report(f"{name} waits: {reason_of(error)}")
             failed = True
         if not wait(LOOK_SECONDS):
             return

@@ -20,16 +20,14 @@ from typing import Final, NamedTuple, Protocol
 
 from headrace import limits
 from headrace.backup.archive import BackupArchive, Entry
+from headrace.backup.follow import repeat
 from headrace.backup.pieces import checksum
 from headrace.backup.replay import Replayer
 from headrace.clock import Clock, SystemClock
-from headrace.errors import reason_of
 from headrace.store import catalog_changes, standby
 from headrace.store.retention import AgedScan, Retention, default_bytes_max, first_to_keep, prune
 from headrace.store.store import Store
 
-LOOK_SECONDS: Final = 1.0
-"""The time between two reads of the followed archive or server."""
 RETENTION_HOURS: Final = 24.0
 
 
@@ -143,20 +141,12 @@ class Standby:
 
         Raises the errors of `apply`, except `OSError`: an unreachable source is reported once, and tried again.
         """
-        failed = False
-        while True:
-            try:
-                self.apply()
-                if failed:
-                    report("the standby goes on")
-                failed = False
-            except OSError as error:
-                if not failed:
-                    report(f"the standby waits: {reason_of(error)}")
-                failed = True
+
+        def tend_and_wait(seconds: float) -> bool:
             self.tend()
-            if not wait(LOOK_SECONDS):
-                return
+            return wait(seconds)
+
+        repeat("the standby", self.apply, tend_and_wait, report)
 
     def promote(self) -> Promotion:
         """Apply the rest of the archive, and stop following. Raises `ArchiveInUse` and the errors of `apply`."""

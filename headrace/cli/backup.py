@@ -205,11 +205,12 @@ def _ship(archive: BackupArchive, source: Source, arguments: argparse.Namespace)
         follow(writer, schedule, partial(_wait_while_stdin, writer), say, partial(print, flush=True))
         writer.ship()  # the server's last commits
     elif arguments.follow:
-        follow(writer, schedule, _wait, say)
+        follow(writer, schedule, wait, say)
     return 0
 
 
-def _wait(seconds: float) -> bool:
+def wait(seconds: float) -> bool:
+    """Wait, and return True: only a signal ends the command."""
     threading.Event().wait(seconds)
     return True
 

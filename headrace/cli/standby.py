@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.arguments import Failed, add_command, is_uri, terminated_by_signals
-from headrace.cli.backup import add_key, backup_archive, failures, remote_source, say, without_user
+from headrace.cli.backup import add_key, backup_archive, failures, remote_source, say, wait, without_user
 from headrace.cli.readiness import notify_ready
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def _follow(arguments: argparse.Namespace, words: Sequence[str]) -> int:
                 f"{path}: follows {without_user(arguments.archive)} from {shown_position(standby.position)}", flush=True
             )
             notify_ready()
-            standby.follow(_wait, say)
+            standby.follow(wait, say)
         finally:
             standby.close()
     return 0
@@ -94,11 +93,6 @@ def _followed(arguments: argparse.Namespace) -> Iterator[Followed]:
 def _lasting(archive: str) -> str:
     """Return the name of an archive that is valid in any working directory."""
     return archive if "://" in archive else str(Path(archive).absolute())
-
-
-def _wait(seconds: float) -> bool:
-    threading.Event().wait(seconds)
-    return True
 
 
 def _promote(arguments: argparse.Namespace, words: Sequence[str]) -> int:

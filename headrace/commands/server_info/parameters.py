@@ -53,25 +53,16 @@ def _count(name: str, value: Any) -> int | None:
     return int(bound)
 
 
-def _key_count(name: str, value: Any) -> int:
-    count = _count(name, value)
-    if count is None:
-        raise CommandError(2, f"Invalid value for parameter {name}: expected a number of keys")
-    return count
+def _count_of(units: str) -> Callable[[str, Any], int]:
+    """Return the check of a number of such units, which has no default."""
 
+    def check(name: str, value: Any) -> int:
+        count = _count(name, value)
+        if count is None:
+            raise CommandError(2, f"Invalid value for parameter {name}: expected a number of {units}")
+        return count
 
-def _second_count(name: str, value: Any) -> int:
-    count = _count(name, value)
-    if count is None:
-        raise CommandError(2, f"Invalid value for parameter {name}: expected a number of seconds")
-    return count
-
-
-def _bytes(name: str, value: Any) -> int:
-    size = _count(name, value)
-    if size is None:
-        raise CommandError(2, f"Invalid value for parameter {name}: expected a number of bytes")
-    return size
+    return check
 
 
 def _stage_bytes(options: ServerOptions) -> int:
@@ -100,18 +91,18 @@ PARAMETERS: Final = {
         Parameter("enableLocalhostAuthBypass", lambda options: options.localhost_exception),
         Parameter("enableTestCommands", lambda options: options.enable_test_commands),
         Parameter("featureCompatibilityVersion", lambda options: {"version": FEATURE_VERSION}),
-        Parameter("indexMaxNumGeneratedKeysPerDocument", lambda options: limits.INDEX_KEY_COUNT_MAX, _key_count),
-        Parameter("internalDocumentSourceBucketAutoMaxMemoryBytes", _stage_bytes, _bytes),
-        Parameter("internalDocumentSourceGroupMaxMemoryBytes", _stage_bytes, _bytes),
-        Parameter("internalDocumentSourceSetWindowFieldsMaxMemoryBytes", _stage_bytes, _bytes),
-        Parameter("internalQueryMaxBlockingSortMemoryUsageBytes", _stage_bytes, _bytes),
+        Parameter("indexMaxNumGeneratedKeysPerDocument", lambda options: limits.INDEX_KEY_COUNT_MAX, _count_of("keys")),
+        Parameter("internalDocumentSourceBucketAutoMaxMemoryBytes", _stage_bytes, _count_of("bytes")),
+        Parameter("internalDocumentSourceGroupMaxMemoryBytes", _stage_bytes, _count_of("bytes")),
+        Parameter("internalDocumentSourceSetWindowFieldsMaxMemoryBytes", _stage_bytes, _count_of("bytes")),
+        Parameter("internalQueryMaxBlockingSortMemoryUsageBytes", _stage_bytes, _count_of("bytes")),
         Parameter("oplogEntriesMax", lambda options: options.oplog_entries_max, _count),
         Parameter("oplogMinRetentionHours", lambda options: options.oplog_hours, _hours),
         Parameter("oplogSizeMB", _size_mb, _bound),
         Parameter("quiet", lambda options: options.quiet, _boolean),
         Parameter("requireApiVersion", lambda options: False),
         Parameter("transactionLifetimeLimitSeconds", lambda options: limits.TRANSACTION_SECONDS_MAX),
-        Parameter("ttlMonitorSleepSecs", lambda options: options.ttl_seconds, _second_count),
+        Parameter("ttlMonitorSleepSecs", lambda options: options.ttl_seconds, _count_of("seconds")),
     )
 }
 

@@ -11,11 +11,10 @@ from typing import Any, Final
 from headrace.auth import builtin_roles
 from headrace.auth.names import RoleName
 from headrace.auth.privileges import documents_of, merged, parse_privilege
-from headrace.auth.restrictions import check_restrictions
 from headrace.auth.roles import inherits, roles_of
 from headrace.commands.requirements import users
 from headrace.commands.users.arguments import role_named, role_names
-from headrace.commands.users.changing_users import RESTRICTIONS, note
+from headrace.commands.users.changing_users import RESTRICTIONS, ROLES_REQUIRED, listed_roles, note, set_restrictions
 from headrace.dispatch.access import ROLES, USERS
 from headrace.dispatch.arguments import Fields, array
 from headrace.dispatch.command import Command
@@ -26,7 +25,6 @@ from headrace.errors import CommandError
 from headrace.execution import user_store
 
 INHERITED: Final = array("roles")
-INHERITED_REQUIRED: Final = array("roles", required=True)
 PRIVILEGES: Final = array("privileges", "object")
 PRIVILEGES_REQUIRED: Final = array("privileges", "object", required=True)
 
@@ -42,8 +40,8 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
         raise CommandError(51002, f'Role "{name.text}" already exists')
     role: dict[str, Any] = {"_id": name.id, "role": name.role, "db": name.db, "privileges": [], "roles": []}
     _set_privileges(role, name, PRIVILEGES_REQUIRED.of(body))
-    _set_roles(context, role, name, role_names(INHERITED_REQUIRED.of(body), name.db))
-    _set_restrictions(role, body)
+    _set_roles(context, role, name, role_names(ROLES_REQUIRED.of(body), name.db))
+    set_restrictions(role, body)
     user_store.add(context, ROLES, role)
     note(context, request, {"role": name.role, "db": name.db, "privileges": role["privileges"], "roles": role["roles"]})
     return {}
@@ -75,15 +73,6 @@ def _set_roles(context: CommandContext, role: dict[str, Any], name: RoleName, ro
     role["roles"] = [item.document for item in roles]
 
 
-def _set_restrictions(role: dict[str, Any], body: dict[str, Any]) -> None:
-    if body.get("authenticationRestrictions") is None:
-        return
-    check_restrictions(RESTRICTIONS.of(body))
-    role.pop("authenticationRestrictions", None)
-    if RESTRICTIONS.of(body):
-        role["authenticationRestrictions"] = RESTRICTIONS.of(body)
-
-
 def update(context: CommandContext, request: Request) -> dict[str, Any]:
     """updateRole: replace the given fields of a role. Raise 2 if none is given."""
     name, body = role_named(request), request.body
@@ -94,7 +83,7 @@ def update(context: CommandContext, request: Request) -> dict[str, Any]:
         _set_privileges(role, name, PRIVILEGES.of(body))
     if body.get("roles") is not None:
         _set_roles(context, role, name, role_names(INHERITED.of(body), name.db))
-    _set_restrictions(role, body)
+    set_restrictions(role, body)
     return _changed(context, request, role)
 
 
@@ -178,29 +167,22 @@ def grant_roles(context: CommandContext, request: Request) -> dict[str, Any]:
     """grantRolesToRole: make the role inherit other roles."""
     name = role_named(request)
     role = _existing(context, name)
-    _set_roles(context, role, name, list(dict.fromkeys([*roles_of(role), *_roles(request)])))
+    _set_roles(context, role, name, list(dict.fromkeys([*roles_of(role), *listed_roles(request)])))
     return _changed(context, request, role)
 
 
 def revoke_roles(context: CommandContext, request: Request) -> dict[str, Any]:
     """revokeRolesFromRole: the role no longer inherits these."""
-    role, roles = _existing(context, role_named(request)), _roles(request)
+    role, roles = _existing(context, role_named(request)), listed_roles(request)
     role["roles"] = [item.document for item in roles_of(role) if item not in roles]
     return _changed(context, request, role)
-
-
-def _roles(request: Request) -> list[RoleName]:
-    roles = role_names(INHERITED_REQUIRED.of(request.body), request.db)
-    if not roles:
-        raise CommandError(2, f'{request.name} command requires a non-empty "roles" array')
-    return roles
 
 
 COMMANDS: Final = (
     Command(
         "createRole",
         create,
-        Fields(INHERITED_REQUIRED, PRIVILEGES_REQUIRED, RESTRICTIONS),
+        Fields(ROLES_REQUIRED, PRIVILEGES_REQUIRED, RESTRICTIONS),
         writes=True,
         requires=users.CREATE_ROLE,
     ),
@@ -213,7 +195,7 @@ COMMANDS: Final = (
         writes=True,
         requires=users.GRANT_PRIVILEGES,
     ),
-    Command("grantRolesToRole", grant_roles, Fields(INHERITED_REQUIRED), writes=True, requires=users.GRANT_ROLES),
+    Command("grantRolesToRole", grant_roles, Fields(ROLES_REQUIRED), writes=True, requires=users.GRANT_ROLES),
     Command(
         "revokePrivilegesFromRole",
         revoke_privileges,
@@ -221,6 +203,6 @@ COMMANDS: Final = (
         writes=True,
         requires=users.REVOKE_PRIVILEGES,
     ),
-    Command("revokeRolesFromRole", revoke_roles, Fields(INHERITED_REQUIRED), writes=True, requires=users.REVOKE_ROLES),
+    Command("revokeRolesFromRole", revoke_roles, Fields(ROLES_REQUIRED), writes=True, requires=users.REVOKE_ROLES),
     Command("updateRole", update, Fields(INHERITED, PRIVILEGES, RESTRICTIONS), writes=True, requires=users.UPDATE_ROLE),
 )

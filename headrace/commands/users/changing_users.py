@@ -91,7 +91,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
     if body.get("customData") is not None:
         user["customData"] = CUSTOM_DATA.of(body)
     user["roles"] = [role.document for role in roles]
-    _set_restrictions(user, body)
+    set_restrictions(user, body)
     user_store.add(context, USERS, user)
     note(context, request, {"user": name.user, "db": name.db, "roles": user["roles"]})
     return {}
@@ -106,7 +106,8 @@ def _require_first(context: CommandContext, request: Request) -> None:
             raise CommandError(13, f"Command {request.name} requires authentication")
 
 
-def _set_restrictions(document: dict[str, Any], body: dict[str, Any]) -> None:
+def set_restrictions(document: dict[str, Any], body: dict[str, Any]) -> None:
+    """Set the `authenticationRestrictions` of a user or role, if the request has them; an empty list removes them."""
     if body.get("authenticationRestrictions") is not None:
         check_restrictions(RESTRICTIONS.of(body))
         document["authenticationRestrictions"] = RESTRICTIONS.of(body)
@@ -136,7 +137,7 @@ def update(context: CommandContext, request: Request) -> dict[str, Any]:
         roles = role_names(ROLES.of(body), name.db)
         user_store.require_roles(context, roles)
         user["roles"] = [role.document for role in roles]
-    _set_restrictions(user, body)
+    set_restrictions(user, body)
     user_store.change(context, USERS, user)
     note(context, request, {"user": name.user, "db": name.db, "passwordChanged": "pwd" in given})
     return {}
@@ -170,7 +171,7 @@ def drop_all(context: CommandContext, request: Request) -> dict[str, Any]:
 def grant(context: CommandContext, request: Request) -> dict[str, Any]:
     """grantRolesToUser: add roles to the user's roles. Raise 11 or 31."""
     name = user_named(request)
-    user, roles = _existing(context, name), _listed(request)
+    user, roles = _existing(context, name), listed_roles(request)
     user_store.require_roles(context, roles)
     user["roles"] = [role.document for role in dict.fromkeys([*roles_of(user), *roles])]
     user_store.change(context, USERS, user)
@@ -181,7 +182,7 @@ def grant(context: CommandContext, request: Request) -> dict[str, Any]:
 def revoke(context: CommandContext, request: Request) -> dict[str, Any]:
     """revokeRolesFromUser: remove roles from a user, ignoring roles that the user lacks. Raise 11 or 31."""
     name = user_named(request)
-    user, roles = _existing(context, name), _listed(request)
+    user, roles = _existing(context, name), listed_roles(request)
     user_store.require_roles(context, roles)
     user["roles"] = [role.document for role in roles_of(user) if role not in roles]
     user_store.change(context, USERS, user)
@@ -189,7 +190,8 @@ def revoke(context: CommandContext, request: Request) -> dict[str, Any]:
     return {}
 
 
-def _listed(request: Request) -> list[RoleName]:
+def listed_roles(request: Request) -> list[RoleName]:
+    """Return the roles that a request grants or revokes. Raise 2 for none."""
     roles = role_names(ROLES_REQUIRED.of(request.body), request.db)
     if not roles:
         raise CommandError(2, f'{request.name} command requires a non-empty "roles" array')

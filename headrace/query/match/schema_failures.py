@@ -33,36 +33,17 @@ def labels(schema: dict[str, Any]) -> Details:
     return {name: schema[name] for name in ("title", "description") if name in schema}
 
 
-def _with_value(reason: str) -> Callable[[str], Describe]:
-    """Return the description of a keyword: its argument, this reason and the value."""
+def _with_value(reason: str, **more: Callable[[Any], Any]) -> Callable[[str], Describe]:
+    """Return the description of a keyword: its argument, this reason, the value, and `more` fields made from it."""
 
     def named(name: str) -> Describe:
         def describe(argument: Any, value: Any, schema: dict[str, Any]) -> Details:
-            return {"specifiedAs": {name: argument}, "reason": reason, "consideredValue": value}
+            details = {"specifiedAs": {name: argument}, "reason": reason, "consideredValue": value}
+            return details | {field: made_from(value) for field, made_from in more.items()}
 
         return describe
 
     return named
-
-
-def _type(name: str) -> Describe:
-    def describe(argument: Any, value: Any, schema: dict[str, Any]) -> Details:
-        return {
-            "specifiedAs": {name: argument}, "reason": "type did not match", "consideredValue": value,
-            "consideredType": type_name(value),
-        }  # fmt: skip
-
-    return describe
-
-
-def _property_count(name: str) -> Describe:
-    def describe(argument: Any, value: Any, schema: dict[str, Any]) -> Details:
-        return {
-            "specifiedAs": {name: argument}, "reason": "specified number of properties was not satisfied",
-            "consideredValue": value, "numberOfProperties": len(value),
-        }  # fmt: skip
-
-    return describe
 
 
 def _required(argument: list[str], value: Any, schema: dict[str, Any]) -> Details:
@@ -183,6 +164,8 @@ _SILENT: Final = frozenset({"description", "encryptMetadata", "exclusiveMaximum"
 _compared = _with_value("comparison failed")
 _length = _with_value("specified string length was not satisfied")
 _array_length = _with_value("array did not match specified length")
+_property_count = _with_value("specified number of properties was not satisfied", numberOfProperties=len)
+_type = _with_value("type did not match", consideredType=type_name)
 _DESCRIPTIONS: Final[dict[str, Describe]] = {
     "additionalItems": _additional_items,
     "additionalProperties": _additional_properties,

@@ -96,28 +96,3 @@ def parse_current_date(field: str, argument: Any, collation: Any) -> UpdateLeafN
             "{$currentDate: {field : {$type: 'date'}}}",
         )
     return CurrentDateNode(kind == "timestamp")
-
-
-def parse_max(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
-    """The leaf of {$max: {field: argument}}."""
-    return CompareNode(argument, 1, collation)
-
-
-def parse_min(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
-    """The leaf of {$min: {field: argument}}."""
-    return CompareNode(argument, -1, collation)
-
-
-def parse_set(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
-    """The leaf of {$set: {field: argument}}."""
-    return SetNode(argument)
-
-
-def parse_set_on_insert(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
-    """The leaf of {$setOnInsert: {field: argument}}."""
-    return SetOnInsertNode(argument)
-
-
-def parse_unset(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
-    """The leaf of {$unset: {field: argument}}; the argument is ignored."""
-    return UnsetNode()

@@ -7,14 +7,7 @@ from typing import Any, Final
 
 from headrace.query.update.arithmetic import parse_bit, parse_inc, parse_mul
 from headrace.query.update.arrays import parse_add_to_set, parse_pop, parse_pull, parse_pull_all
-from headrace.query.update.assign import (
-    parse_current_date,
-    parse_max,
-    parse_min,
-    parse_set,
-    parse_set_on_insert,
-    parse_unset,
-)
+from headrace.query.update.assign import CompareNode, SetNode, SetOnInsertNode, UnsetNode, parse_current_date
 from headrace.query.update.leaf_node import UpdateLeafNode
 from headrace.query.update.push import parse_push
 
@@ -23,14 +16,14 @@ MODIFIERS: Final[dict[str, Callable[[str, Any, Any], UpdateLeafNode]]] = {
     "$bit": parse_bit,
     "$currentDate": parse_current_date,
     "$inc": parse_inc,
-    "$max": parse_max,
-    "$min": parse_min,
+    "$max": lambda field, argument, collation: CompareNode(argument, 1, collation),
+    "$min": lambda field, argument, collation: CompareNode(argument, -1, collation),
     "$mul": parse_mul,
     "$pop": parse_pop,
     "$pull": parse_pull,
     "$pullAll": parse_pull_all,
     "$push": parse_push,
-    "$set": parse_set,
-    "$setOnInsert": parse_set_on_insert,
-    "$unset": parse_unset,
+    "$set": lambda field, argument, collation: SetNode(argument),
+    "$setOnInsert": lambda field, argument, collation: SetOnInsertNode(argument),
+    "$unset": lambda field, argument, collation: UnsetNode(),
 }
