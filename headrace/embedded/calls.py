@@ -97,7 +97,7 @@ class Calls:
 
     @property
     def acknowledged(self) -> bool:
-        """Whether results report what was done; with `w: 0` they do not, although it is done."""
+        """Whether results report what a write has done. With `w: 0` they report nothing, although the write is done."""
         return self.write_concern is None or bool(self.write_concern.acknowledged)
 
     def encode(self, document: Mapping[str, Any]) -> bytes:

@@ -184,13 +184,13 @@ class Status:
         from headrace.cli.terminal import duration, printable, shortened, shown, table
 
         slow = [stream for stream in self.streams if stream.is_slow]
-        behind = f"{len(slow)} slow" if slow else "none is slow"
+        slow_text = f"{len(slow)} slow" if slow else "none is slow"
         title = painter(f"{'streams':13}", "bold")
         if self._after.streams_problem:
             yield f"{title}{printable(self._after.streams_problem)}"
             return
         yield f"{title}{len(self.streams)} open" + (
-            f", {painter(behind, 'red') if slow else behind}" if self.streams else ""
+            f", {painter(slow_text, 'red') if slow else slow_text}" if self.streams else ""
         )
         if not self.streams:
             return

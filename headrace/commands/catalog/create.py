@@ -90,7 +90,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def create(context: CommandContext, request: Request, uuid: bytes | None) -> dict[str, Any]:
-    """Run a `create`. A collection gets this UUID; None: a new one."""
+    """Create a collection or a view. A collection gets the given UUID, or a new one if `uuid` is None."""
     namespace = target(request)
     (for_creating if uuid is None else for_changing)(namespace)
     body = request.body

@@ -110,7 +110,7 @@ def rename(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _check_renamed(end: str, namespace: str) -> None:
-    """Raise 20 for a namespace that no client may rename or rename to. `end`: which of the two it is."""
+    """Raise 20 for a namespace that no client may rename. `end` says whether it is the source or the target."""
     try:
         check_writable(namespace)
     except CommandError as error:

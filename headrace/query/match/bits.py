@@ -15,6 +15,7 @@ from bson import Binary, Decimal128, Int64
 
 from headrace import limits
 from headrace.errors import CommandError
+from headrace.query.expressions.numbers import int64_of
 from headrace.values.paths import ValueTest
 
 NUMBERS: Final = (int, Int64, float, Decimal128)
@@ -82,7 +83,7 @@ def _parse_mask(name: str, argument: Any, path: str) -> _Masks:
         return _mask_of([_parse_position(item) for item in argument])
     if type(argument) not in NUMBERS:
         raise CommandError(2, f"{path} takes an Array, a number, or a BinData but received: {name}: {argument!r}")
-    number = _exact_int64(argument)
+    number = int64_of(argument)
     if number is None:
         raise CommandError(9, f"Expected an integer: {name}: {argument}")
     if number < 0:
@@ -105,17 +106,9 @@ def _mask_of(positions: list[int]) -> _Masks:
 def _parse_position(item: Any) -> int:
     if type(item) not in NUMBERS:
         raise CommandError(2, f"bit positions must be an integer but got: {item!r}")
-    position = _exact_int64(item)
+    position = int64_of(item)
     if position is None or not -(2**31) <= position < 2**31:
         raise CommandError(2, f"bit positions cannot be represented as a 32-bit signed integer: {item}")
     if position < 0:
         raise CommandError(2, f"bit positions must be >= 0 but got: {item}")
     return position
-
-
-def _exact_int64(value: Any) -> int | None:
-    """The number as an integer if it is integral and fits 64 bits, otherwise None."""
-    number = value.to_decimal() if type(value) is Decimal128 else value
-    if number != number or abs(number) >= 2**63 or number != int(number):  # noqa: PLR0124
-        return None
-    return int(number)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from bson import Decimal128, Int64, Regex
 
 from headrace.errors import CommandError
+from headrace.query.expressions.numbers import int64_of
 from headrace.query.match.bits import parse_bits
 from headrace.query.match.filter_parser import (
     FilterContext,
@@ -148,7 +149,7 @@ def _parse_exists(path: str, name: str, argument: Any, context: FilterContext) -
 
 
 def _parse_size(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
-    size = _exact_int64(argument)
+    size = int64_of(argument)
     if type(argument) not in NUMBERS:
         raise CommandError(2, f"Failed to parse $size. Expected a number in: $size: {argument!r}")
     if size is None:
@@ -156,14 +157,6 @@ def _parse_size(path: str, name: str, argument: Any, context: FilterContext) -> 
     if size < 0:
         raise CommandError(2, f"Failed to parse $size. Expected a non-negative number in: $size: {argument}")
     return LeafMatchExpression(MatchType.SIZE, path, has_size(size), enter_last=False)
-
-
-def _exact_int64(argument: Any) -> int | None:
-    """The number as an integer if it is integral and fits 64 bits, otherwise None."""
-    number = truncated_int64(argument)
-    if number is None:
-        return None
-    return number if number == (argument.to_decimal() if type(argument) is Decimal128 else argument) else None
 
 
 def _parse_mod(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:

@@ -65,7 +65,8 @@ def parse_filter(
 
     `variables` are the variables that `$expr` may refer to (`let`, NOW, ...) with their values. `bound` has more
     variables, whose values are read again for each document: the owner of the mapping may change them (as `$lookup`
-    does). `nears` collects the `$near` of the filter, `text` parses `$text`. None if the operator is not allowed.
+    does). `nears` collects the `$near` of the filter, and `text` parses `$text`. Either is None where its operator
+    is not allowed.
     """
     context = FilterContext(collation, variables, bound, nears=nears, text=text)
     node = parse_filter_tree(document, context).optimized()

@@ -45,7 +45,7 @@ def check_nears(node: MatchExpression, count: int) -> None:
 
 
 def near_of(node: MatchExpression) -> Near | None:
-    """Return the near of an optimized filter; None if it has none."""
+    """Return the `$near` of an optimized filter; None if it has none."""
     children = node.children if isinstance(node, And) else (node,)
     return next((child.near for child in children if isinstance(child, GeoNearMatchExpression)), None)
 

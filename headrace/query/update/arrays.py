@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from bson import Decimal128, Int64, Regex
+from bson import Decimal128, Regex
 
 from headrace.errors import CommandError
+from headrace.query.expressions.numbers import int64_of
 from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldRef, UpdateLeafNode, depth
 from headrace.query.update.message_text import document_text, element_text
 from headrace.values.bson import MISSING, type_name
@@ -117,7 +118,7 @@ def parse_add_to_set(field: str, argument: Any, collation: Any) -> UpdateLeafNod
 
 def parse_pop(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
     """The leaf of {$pop: {field: 1 | -1}}. Raises 9 for any other argument."""
-    number = exact_int64(argument)
+    number = int64_of(argument)
     if number is None:
         wanted = "an integer" if type(argument) in (float, Decimal128) else "a number in"
         raise CommandError(9, f"Expected {wanted}: {element_text(field, argument)}")
@@ -150,17 +151,3 @@ def parse_pull_all(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
         raise CommandError(2, f"$pullAll requires an array argument but was given a {type_name(argument)}")
     keys = frozenset(hash_key(value, collation) for value in argument)
     return PullNode(lambda value: hash_key(value, collation) in keys)
-
-
-def exact_int64(value: Any) -> int | None:
-    """The number of any BSON type as an integer if it is integral and fits 64 bits, otherwise None."""
-    if type(value) is int or type(value) is Int64:
-        return int(value)
-    if type(value) is Decimal128:
-        number = value.to_decimal()
-        integral = int(number) if number.is_finite() and number == number.to_integral_value() else None
-    elif type(value) is float:
-        integral = int(value) if value.is_integer() else None
-    else:
-        return None
-    return integral if integral is not None and -(2**63) <= integral < 2**63 else None

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.update.arrays import exact_int64
+from headrace.query.expressions.numbers import int64_of
 from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldRef, UpdateLeafNode, depth
 from headrace.query.update.message_text import id_text
 from headrace.values.bson import MISSING, type_name
@@ -92,7 +92,7 @@ def parse_push(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
 def _clause(argument: dict[str, Any], name: str) -> int | None:
     if name not in argument:
         return None
-    number = exact_int64(argument[name])
+    number = int64_of(argument[name])
     if number is None:
         raise CommandError(
             2,
@@ -103,23 +103,23 @@ def _clause(argument: dict[str, Any], name: str) -> int | None:
 
 def _parse_sort(pattern: Any, collation: Any) -> Sorter:
     if type(pattern) is not dict:
-        if exact_int64(pattern) not in (1, -1):
+        if int64_of(pattern) not in (1, -1):
             raise CommandError(
                 2,
                 "The $sort is invalid: use 1/-1 to sort the whole element, or {field:1/-1} to sort embedded fields",
             )
-        return _by_value(exact_int64(pattern) == -1, collation)
+        return _by_value(int64_of(pattern) == -1, collation)
     if not pattern:
         raise CommandError(2, "The $sort pattern is empty when it should be a set of fields.")
     fields = []
     for path, direction in pattern.items():
-        if exact_int64(direction) not in (1, -1):
+        if int64_of(direction) not in (1, -1):
             raise CommandError(2, "The $sort element value must be either 1 or -1")
         if not path:
             raise CommandError(2, "The $sort field cannot be empty")
         if "" in path.split("."):
             raise CommandError(2, f"The $sort field is a dotted field but has an empty part: {path}")
-        fields.append((tuple(path.split(".")), exact_int64(direction) == -1))
+        fields.append((tuple(path.split(".")), int64_of(direction) == -1))
     return _by_fields(fields, collation)
 
 
