@@ -28,18 +28,18 @@ _KEY_COUNT_MAX: Final = 32
 _LEAST_KEY_COUNT: Final = 4
 _COUNT: Final = 16
 """The number of documents in the first circle, if more are not wanted."""
-_MORE: Final = 1.4
+_MORE: Final = 1.3
 """The documents in the first circle for each wanted one, because the estimate may be wrong."""
 _COUNT_MAX: Final = 1000
 """After this number of documents no more circles are read: their cells would be large."""
 _GROWTH_MAX: Final = 16.0
 """The most by which the area of a circle exceeds the last one's."""
 _FINENESS: Final = 3.0
+_FINENESS_OF_MANY: Final = 5.5
 """Cells along the radius of a circle, about: with few documents, larger cells cost less than more ranges."""
+_MANY: Final = 50
 _SLACK: Final = 2e-9
 _ROUNDING: Final = 1e-12
-_LEAF_AREA: Final = 4 * pi / 6 / (1 << 61)
-"""The area of a leaf on the unit sphere by the difference of its number to the next one, on average."""
 
 
 class NearRings:
@@ -79,7 +79,7 @@ class NearRings:
 
     def _estimate(self, view: View, prefix: bytes) -> float | None:
         """The radius of a circle with about `_count` documents, from the keys on both sides of the place."""
-        from headrace.geo.cells import leaf, signed
+        from headrace.geo.cells import leaf, leaf_area, signed
 
         index, here = self._access.index, signed(leaf(self._access.near.centre))
         at, key_count = prefix + encode_value(here), max(_KEY_COUNT, min(_KEY_COUNT_MAX, self._count // 4))
@@ -92,7 +92,7 @@ class NearRings:
             return None
         high = _number(after[-1], len(prefix)) if after else here
         low = _number(before[-1], len(prefix)) if before else here
-        return sqrt(self._count * (high - low) * _LEAF_AREA / (pi * count))
+        return sqrt(self._count * (high - low) * leaf_area(self._access.near.centre) / (pi * count))
 
     def _set(self, radius: float) -> None:
         from headrace.geo.rows import RADIUS_MAX, RADIUS_MIN
@@ -115,7 +115,8 @@ class NearRings:
         from headrace.geo.shapes import Cap
 
         assert self.radius is not None
-        cover = circle_cover(Cap(self._access.near.centre, self.radius), _SLACK, _FINENESS)
+        fineness = _FINENESS if self._count < _MANY else _FINENESS_OF_MANY
+        cover = circle_cover(Cap(self._access.near.centre, self.radius), _SLACK, fineness)
         made = without(cover.spans(), self.spans)
         self.spans = joined([*self.spans, *made])
         return made

@@ -115,6 +115,14 @@ def leaf(p: Vector) -> int:
     return _leaf_at(*_place(p))
 
 
+def leaf_area(p: Vector) -> float:
+    """Return about the area of the sphere for each number of a leaf there. Every second number is a leaf's."""
+    x, y, z = p
+    f = max(abs(x), abs(y), abs(z))
+    aside = (1 + 3 * abs(x) / f) * (1 + 3 * abs(y) / f) * (1 + 3 * abs(z) / f) / 4
+    return 16 / 9 * sqrt(aside) * f**3 / (1 << 2 * LEAF_LEVEL + 1)
+
+
 class Cell(NamedTuple):
     """A cell by its face, its level and its place in the grid of that level."""
 

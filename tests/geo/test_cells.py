@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.geo.cells import FACES, _flat, _raised, cell_at, cells_around, ends, leaf, signed
+from headrace.geo.cells import FACES, _flat, _raised, cell_at, cells_around, ends, leaf, leaf_area, signed
 from headrace.geo.covering import query_cells, stored_cells
 from headrace.geo.covers import Cover, LevelCover
 from headrace.geo.geojson import geojson_shape
@@ -76,6 +76,19 @@ def spread(number: int) -> list[Vector]:
 
 def _holds(numbers: list[int], number: int) -> bool:
     return any(first <= number <= last for first, last in map(ends, numbers))
+
+
+@given(PLACES)
+def test_the_area_of_a_leaf_is_that_of_its_neighbourhood(place: tuple[float, float]) -> None:
+    p = vector(*place)
+    middle = cell_at(p, 14)
+    corners = [
+        _raised(middle.face, _flat((middle.i + i) / (1 << 14)), _flat((middle.j + j) / (1 << 14)))
+        for i, j in ((0, 0), (1, 0), (0, 1))
+    ]  # fmt: skip
+    one, other = ([b - a for a, b in zip(corners[0], corner)] for corner in corners[1:])
+    normal = cross((one[0], one[1], one[2]), (other[0], other[1], other[2]))
+    assert leaf_area(p) * (1 << 2 * 16 + 1) == pytest.approx(sum(item * item for item in normal) ** 0.5, rel=0.01)
 
 
 @given(

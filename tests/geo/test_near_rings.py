@@ -108,7 +108,7 @@ def test_a_search_with_a_limit_reads_few_documents(at: DrivenServer) -> None:
     at.must("t", {"createIndexes": "c", "indexes": [{"key": {"at": "2dsphere"}, "name": "i"}]})
     for first in range(0, len(stored), 5000):
         at.must("t", {"insert": "c", "documents": stored[first : first + 5000]})
-    for limit, most in ((10, 70), (100, 330)):
+    for limit, most in ((10, 60), (100, 230)):
         read = []
         for _ in range(20):
             spec = {"at": {"$near": {"$geometry": point(random.uniform(2, 8), random.uniform(47, 53))}}}
