@@ -18,8 +18,7 @@ PAGE: Final = Path(__file__).with_name("unsupported.md")
 NAMES: Final = ("REFUSED", "REFUSED_FLAGS", "UNSUPPORTED")
 TITLES: Final = {
     "accumulator.UNSUPPORTED": "Accumulators",
-    "coll_mod.UNSUPPORTED": "Options of `collMod`",
-    "create.UNSUPPORTED": "Options of `create`",
+    "encrypted_strings.UNSUPPORTED": "Expressions with an encrypted payload",
     "filter_parser.UNSUPPORTED": "Query operators at the top level",
     "find.UNSUPPORTED": "Options of `find`",
     "json_schema.REFUSED": "Keywords of `$jsonSchema`",

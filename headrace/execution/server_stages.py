@@ -189,13 +189,22 @@ def _sessions(
     return sessions(context, request, spec)
 
 
+def _nothing(
+    context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """Yield nothing: no statistics of queries are kept (`internalQueryStatsRateLimit` is 0), and none are sampled."""
+    return iter(())
+
+
 _SOURCES: Final[dict[str, Callable[..., Iterator[dict[str, Any]]]]] = {
     "$collStats": _collection_stats,
     "$currentOp": _operations,
     "$indexStats": _index_stats,
     "$listClusterCatalog": _cluster_catalog,
     "$listLocalSessions": _sessions,
+    "$listSampledQueries": _nothing,
     "$listSessions": _sessions,
     "$planCacheStats": _plan_cache_stats,
     "$querySettings": _query_settings,
+    "$queryStats": _nothing,
 }

@@ -56,15 +56,15 @@ CHANGES: Final = Fields(
 """The options that can be changed."""
 MIXED_SCHEMA: Final = boolean("timeseriesBucketsMayHaveMixedSchemaData")
 """An option without effect: a bucket may have values of any types."""
-UNSUPPORTED: Final = {
-    "recordIdsReplicated": (72, "the option 'recordIdsReplicated' is not available"),
+_REFUSED_IF_TRUE: Final = {
+    "recordIdsReplicated": (72, "the recordIdsReplicated option needs a feature flag that is not enabled"),
 }
 FIELDS: Final = Fields(
     COLLECTION_UUID,
     MIXED_SCHEMA,
     TIME_SERIES,
     *CHANGES.by_name.values(),
-    *(unsupported(name, error) for name, error in UNSUPPORTED.items()),
+    *(unsupported(name, error) for name, error in _REFUSED_IF_TRUE.items()),
 )
 
 

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from headrace.text.text_spec import TextSpec
 
 _CAPPED_BYTES_MAX: Final = 2**50
-UNSUPPORTED: Final = {
-    "recordIdsReplicated": (72, "the option 'recordIdsReplicated' is not available"),
-    "temp": (72, "the option 'temp' is for the server's own collections"),
+_REFUSED_IF_TRUE: Final = {
+    "recordIdsReplicated": (72, "the recordIdsReplicated option needs a feature flag that is not enabled"),
+    "temp": (72, "the 'temp' field is an invalid option"),
 }
 OPTIONS: Final = Fields(
     IMAGES, CLUSTERED_INDEX, COLLATION, ENCRYPTED, TIME_SERIES, boolean("autoIndexId"), boolean("capped"),
@@ -55,7 +55,7 @@ OPTIONS: Final = Fields(
 )  # fmt: skip
 """The options of a collection or a view."""
 FIELDS: Final = Fields(
-    *OPTIONS.by_name.values(), *(unsupported(name, error) for name, error in UNSUPPORTED.items()),
+    *OPTIONS.by_name.values(), *(unsupported(name, error) for name, error in _REFUSED_IF_TRUE.items()),
     *without_effect("number", "flags"),
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.auth.privileges import Privilege
 from headrace.commands.catalog.create import check_limits
 from headrace.dispatch.access import Grants
-from headrace.dispatch.arguments import Fields, number, string, without_effect
+from headrace.dispatch.arguments import Field, Fields, number, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import check_namespace, for_changing, for_creating, target
@@ -16,12 +16,15 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import Requirement, on_collection
 from headrace.errors import CommandError
 from headrace.execution.writes import capped_copies
+from headrace.query.expressions.numbers import NUMBERS, to_long
 from headrace.store.catalog import Collection
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
 
 SIZE: Final = number("size", required=True)
+SIZE_OF_CLONE: Final[Field[Any]] = Field("size", "any", None)
+"""The size of a capped copy. A missing one and one of another type have the error of a size that is not positive."""
 TO: Final = string("toCollection", required=True)
 
 
@@ -29,7 +32,7 @@ def convert(context: CommandContext, request: Request) -> dict[str, Any]:
     """convertToCapped: cap a collection. As in MongoDB, all indexes except `_id` are dropped. Raise 26, 72 or 166."""
     namespace = target(request)
     for_changing(namespace)
-    size = _size(request)
+    size = _checked(SIZE.of(request.body) or 0)
     capped_copies.convert(context, _source(context, namespace), size)
     return {}
 
@@ -38,7 +41,8 @@ def clone(context: CommandContext, request: Request) -> dict[str, Any]:
     """cloneCollectionAsCapped: copy a collection as a capped one. Raise 26, 48 if the new name is taken, 72 or 166."""
     namespace, goal = target(request), check_namespace(f"{request.db}.{TO.of(request.body)}")
     for_creating(goal)
-    size = _size(request)
+    given = SIZE_OF_CLONE.of(request.body)
+    size = _checked(to_long(given) if type(given) in NUMBERS else 0)
     source = _source(context, namespace)
     if context.txn.collection(goal) is not None:
         raise CommandError(48, f"cloneCollectionAsCapped failed - destination collection {goal} already exists")
@@ -46,8 +50,7 @@ def clone(context: CommandContext, request: Request) -> dict[str, Any]:
     return {}
 
 
-def _size(request: Request) -> int:
-    size = SIZE.of(request.body) or 0
+def _checked(size: int) -> int:
     if size <= 0:
         raise CommandError(72, "Capped collection size must be greater than zero")
     check_limits(size, None)
@@ -72,7 +75,7 @@ def _clone_needs(engine: Engine, request: Request, grants: Grants) -> Iterator[P
 _CLONE: Final = Requirement("find on the collection; convertToCapped, createIndex and insert on the copy", _clone_needs)
 
 COMMANDS: Final = (
-    Command("cloneCollectionAsCapped", clone, Fields(SIZE, TO), pauses=True, writes=True, requires=_CLONE),
+    Command("cloneCollectionAsCapped", clone, Fields(SIZE_OF_CLONE, TO), pauses=True, writes=True, requires=_CLONE),
     Command(
         "convertToCapped",
         convert,

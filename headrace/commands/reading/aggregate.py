@@ -39,6 +39,7 @@ _WITHOUT_COLLECTION: Final = frozenset(
         "$documents",
         "$listClusterCatalog",
         "$listLocalSessions",
+        "$listSampledQueries",
         "$querySettings",
         "$queryStats",
     }

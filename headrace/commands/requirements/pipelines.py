@@ -30,7 +30,9 @@ _SOURCES: Final = {
 """The stages that describe a collection, and the actions that they require instead of `find`."""
 _CLUSTER_WIDE: Final = {
     "$listClusterCatalog": frozenset({"listClusterCatalog"}),
+    "$listSampledQueries": frozenset({"listSampledQueries"}),
     "$querySettings": frozenset({"querySettings"}),
+    "$queryStats": frozenset({"queryStatsRead"}),
 }
 """The stages that show data of the whole cluster."""
 _OF_USERS: Final = {

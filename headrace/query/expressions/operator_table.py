@@ -12,6 +12,7 @@ from headrace.query.expressions import (
     conversion,
     date_arithmetic,
     dates,
+    encrypted_strings,
     iteration,
     logic,
     objects,
@@ -25,8 +26,8 @@ from headrace.query.expressions import (
 from headrace.query.expressions.operator_parser import OperatorParser
 
 _FAMILIES: Final = (
-    accumulating, arithmetic, arrays, bitwise, conversion, date_arithmetic, dates, iteration, logic, objects, regexes,
-    rounding, sets, strings, trigonometry, value_operators,
+    accumulating, arithmetic, arrays, bitwise, conversion, date_arithmetic, dates, encrypted_strings, iteration, logic,
+    objects, regexes, rounding, sets, strings, trigonometry, value_operators,
 )  # fmt: skip
 
 OPERATORS: Final[dict[str, OperatorParser]] = dict(
@@ -34,13 +35,8 @@ OPERATORS: Final[dict[str, OperatorParser]] = dict(
 )
 
 _JAVASCRIPT: Final = "needs JavaScript, which Headrace does not run; use expressions such as $switch, $map and $reduce"
-_ENCRYPTION: Final = "works on encrypted fields, which are not supported"
 
 UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
-    "$encStrContains": (115, f"$encStrContains {_ENCRYPTION}"),
-    "$encStrEndsWith": (115, f"$encStrEndsWith {_ENCRYPTION}"),
-    "$encStrNormalizedEq": (115, f"$encStrNormalizedEq {_ENCRYPTION}"),
-    "$encStrStartsWith": (115, f"$encStrStartsWith {_ENCRYPTION}"),
     "$function": (31264, f"$function {_JAVASCRIPT}"),
 }
 """The errors of known operators that are not supported: code and message."""

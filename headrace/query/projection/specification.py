@@ -243,6 +243,7 @@ class _SpecificationReader:
         if self.positional is not None:
             raise CommandError(31255, "Cannot specify positional operator and $elemMatch.")
         self.has_element_match = True
+        _check_condition(argument)
         inner = parse_filter({path: {"$elemMatch": argument}}, collation=self.scope.collation)
         self._add(field_path, ElemMatchField(inner))
 
@@ -297,3 +298,15 @@ def clamped(number: Any) -> int:
     if value != value:  # noqa: PLR0124  (only NaN differs from itself)
         return 0
     return int(max(-(2.0**31), min(2.0**31 - 1, value)))
+
+
+def _check_condition(condition: Any) -> None:
+    """Raise 224 for `$jsonSchema` and 5626500 for a `$near` anywhere in the condition of an `$elemMatch`."""
+    for name, value in condition.items() if type(condition) is dict else ():
+        if name == "$jsonSchema":
+            raise CommandError(224, "$jsonSchema is not allowed in this context")
+        if name in ("$near", "$nearSphere"):
+            raise CommandError(5626500, "$geoNear, $near, and $nearSphere are not allowed in this context, as these "
+                                        "operators require sorting geospatial data.")  # fmt: skip
+        for item in value if type(value) is list else (value,):
+            _check_condition(item)

@@ -25,6 +25,7 @@ FIRST: Final = frozenset(
         "$listSessions",
         "$planCacheStats",
         "$querySettings",
+        "$queryStats",
         "$rankFusion",
         "$scoreFusion",
         "$search",

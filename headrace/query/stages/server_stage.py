@@ -10,11 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
+
+from bson import Binary
 
 from headrace.errors import CommandError
 from headrace.query.stages.stage import JOINING, Document, PipelineContext, Stage
 from headrace.values.bson import type_name
+
+_SENSITIVE: Final = 8
+"""The subtype of binary data that is not to be logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,53 @@ def parse_query_settings(name: str, spec: Any, context: PipelineContext) -> tupl
     if context.collection is not None and context.inside != "$facet":  # which allows it nowhere
         raise CommandError(73, f"{name} must be run against a database with {{aggregate: 1}}, not a collection")
     _check_switches(name, spec, "showDebugQueryShape", null=False)
+    return (ServerStage(name, spec),)
+
+
+def _check_fields(path: str, spec: dict[str, Any], types: dict[str, str]) -> None:
+    """Raise 40415 for an unknown field, 14 for a value of another type than that of its field."""
+    for field, value in spec.items():
+        if field not in types:
+            raise CommandError(40415, f"BSON field '{path}.{field}' is an unknown field.")
+        if type_name(value) != types[field]:
+            raise CommandError(
+                14,
+                f"BSON field '{path}.{field}' is the wrong type '{type_name(value)}', expected type '{types[field]}'",
+            )
+
+
+def parse_query_stats(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$queryStats: {...}}`. It is allowed for the deployment only."""
+    if type(spec) is not dict:
+        raise CommandError(9, f"$queryStats value must be an object. Found: {type_name(spec)}")
+    if context.database != "admin" or context.collection is not None:
+        raise CommandError(73, "$queryStats must be run against the 'admin' database with {aggregate: 1}")
+    _check_fields(name, spec, {"transformIdentifiers": "object"})
+    if "transformIdentifiers" in spec:
+        path, transform = f"{name}.transformIdentifiers", spec["transformIdentifiers"]
+        _check_fields(path, transform, {"algorithm": "string", "hmacKey": "binData"})
+        if "algorithm" not in transform:
+            raise CommandError(40414, f"BSON field '{path}.algorithm' is missing but a required field")
+        if transform["algorithm"] != "hmac-sha-256":
+            raise CommandError(2, f"Enumeration value '{transform['algorithm']}' for field '{path}.algorithm' is not "
+                                  "a valid value.")  # fmt: skip
+        key = transform.get("hmacKey")
+        if type(key) is not Binary or key.subtype != _SENSITIVE:
+            raise CommandError(9, "the 'hmacKey' parameter of the $queryStats stage must be specified when applying "
+                                  "the hmac-sha-256 algorithm")  # fmt: skip
+    return (ServerStage(name, spec),)
+
+
+def parse_list_sampled_queries(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$listSampledQueries: {namespace: ...}}`. It is allowed for the deployment only."""
+    if type(spec) is not dict:
+        raise CommandError(6876000, f"{name} must take a nested object but found: {type_name(spec)}")
+    if context.database != "admin" or context.collection is not None:
+        raise CommandError(73, f"{name} must be run against the 'admin' database with {{aggregate: 1}}")
+    _check_fields(name, spec, {"namespace": "string"})
+    namespace = spec.get("namespace")
+    if namespace is not None and not all(namespace.partition(".")):
+        raise CommandError(73, f"Invalid namespace specified '{namespace}'")
     return (ServerStage(name, spec),)
 
 

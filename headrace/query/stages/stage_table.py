@@ -28,8 +28,10 @@ from headrace.query.stages.server_stage import (
     parse_current_op,
     parse_list_cluster_catalog,
     parse_list_local_sessions,
+    parse_list_sampled_queries,
     parse_list_sessions,
     parse_query_settings,
+    parse_query_stats,
     parse_server_stage,
 )
 from headrace.query.stages.sort_stage import parse_sort_stage
@@ -62,6 +64,7 @@ STAGES: Final[dict[str, Parser]] = {
     "$limit": parse_limit,
     "$listClusterCatalog": parse_list_cluster_catalog,
     "$listLocalSessions": parse_list_local_sessions,
+    "$listSampledQueries": parse_list_sampled_queries,
     "$listSessions": parse_list_sessions,
     "$lookup": parse_lookup,
     "$match": parse_match,
@@ -70,6 +73,7 @@ STAGES: Final[dict[str, Parser]] = {
     "$planCacheStats": parse_server_stage,
     "$project": parse_project,
     "$querySettings": parse_query_settings,
+    "$queryStats": parse_query_stats,
     "$rankFusion": parse_rank_fusion,
     "$redact": parse_redact,
     "$replaceRoot": parse_replace_root,

@@ -15,9 +15,7 @@ from headrace.query.stages.stage import Document, PipelineContext, Stage
 _NO_SEARCH = "{} needs Atlas Search, which Headrace does not have; match with $regex, or export to a search engine"
 _NOT_HERE = "{} is not available on this server"
 UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
-    "$listSampledQueries": (6876000, _NOT_HERE),
     "$listSearchIndexes": (31082, _NO_SEARCH),
-    "$queryStats": (238, _NOT_HERE),
     "$search": (31082, _NO_SEARCH),
     "$searchMeta": (31082, _NO_SEARCH),
     "$shardedDataDistribution": (6789101, _NOT_HERE),
