@@ -67,6 +67,8 @@ def explain(op: Document, pending: Pending, reply: Document, states: list[State]
     if reply["ok"] == 1.0:
         if not any(_is_done(op, state) for state in possible[1:]) and not _was_built(op, possible):
             raise Finding("catalog", f"{op} was answered {reply}, but is not done: {turns[-1].after}")
+    elif reply["code"] == 175 and reply["errmsg"].startswith("the oplog no longer has"):
+        return  # a job has pruned it
     elif reply["code"] == 175 and _copy_was_dropped(op, states[turns[0].since :]):
         return
     elif not any(_may_fail(op, state, reply["code"]) for state in possible) and not _was_changed(op, possible, reply):
