@@ -78,8 +78,8 @@ SOURCES: dict[str, Any] = {
     "$changeStream": {}, "$collStats": {"storageStats": {}}, "$indexStats": {}, "$planCacheStats": {},
 }  # fmt: skip
 ELSEWHERE = frozenset({
-    "$currentOp", "$documents", "$facet", "$listClusterCatalog", "$listLocalSessions", "$listSessions",
-    "$querySettings",
+    "$currentOp", "$documents", "$facet", "$listClusterCatalog", "$listLocalSessions",
+    "$listSampledQueries", "$listSessions", "$querySettings", "$queryStats",
 })  # fmt: skip
 """Stages that name no collection, and read none."""
 
