@@ -11,14 +11,11 @@ _DATE: Final = "$dateAdd and $dateSubtract keep milliseconds, as since 5.0"
 _FILTER: Final = "$filter takes a limit, as since 5.2"
 _MOD: Final = "$mod of NaN and Infinity never matches, as since 5.1"
 _CLOSED: Final = "a stream that is invalidated as it is opened answers the token of that, as since 5.0"
-_NEGATIVE: Final = "a negative limit has another error, as since 5.1"
 _ORDER: Final = (
     "the order in which dropDatabase drops collections is unspecified (MongoDB's follows their random UUIDs)"
 )
 
 KNOWN: Final[dict[str, str]] = {
-    "commands/full-aggregate-5": _NEGATIVE,
-    "commands/full-find-4": _NEGATIVE,
     "events/cluster-drop-missing": _DROP,
     "events/cluster-insert-dollar-field": _DOLLAR,
     "events/coll-drop-missing": _DROP,

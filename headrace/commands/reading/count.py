@@ -8,6 +8,7 @@ from sys import maxsize
 from typing import Any, Final
 
 from headrace import limits
+from headrace.commands.reading.find import negative
 from headrace.dispatch.arguments import Field, Fields, document, number, without_effect
 from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
@@ -38,7 +39,7 @@ def _check_key(path: str, value: str) -> None:
 KEY: Final = Field("key", "string", "", required=True, check=_check_key)
 LIMIT: Final = number("limit")
 QUERY: Final = document("query")
-SKIP: Final = number("skip", least=0)
+SKIP: Final = number("skip", least=0, check=negative)
 
 
 def count(context: CommandContext, request: Request) -> dict[str, Any]:

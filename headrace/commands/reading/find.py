@@ -47,6 +47,7 @@ from headrace.query.collation import Collation
 from headrace.query.document_metadata import DocumentMetadata, Readers, search_score
 from headrace.query.expansion import encoded
 from headrace.query.expressions.expression import Evaluate
+from headrace.query.expressions.numbers import to_long
 from headrace.query.match import parse_filter
 from headrace.query.match.text_match import has_text
 from headrace.query.projection import Projection, included_fields, parse_projection
@@ -61,16 +62,23 @@ if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
     from headrace.geo.near import Near
 
+
+def negative(path: str, value: Any) -> None:
+    """Raise 2 for a negative `skip` or `limit`, with MongoDB's special message."""
+    name = path.rpartition(".")[2].capitalize()
+    raise CommandError(2, f"{name} value must be non-negative, but received: {to_long(value)}")
+
+
 AWAIT_DATA: Final = boolean("awaitData")
 FILTER: Final = document("filter")
-LIMIT: Final = number("limit", least=0)
+LIMIT: Final = number("limit", least=0, check=negative)
 MAX: Final = document("max")
 MIN: Final = document("min")
 PROJECTION: Final = document("projection")
 RETURN_KEY: Final = boolean("returnKey")
 SHOW_RECORD_ID: Final = boolean("showRecordId")
 SINGLE_BATCH: Final = boolean("singleBatch")
-SKIP: Final = number("skip", least=0)
+SKIP: Final = number("skip", least=0, check=negative)
 SORT: Final = document("sort")
 TAILABLE: Final = boolean("tailable")
 FIELDS: Final = Fields(

@@ -44,6 +44,8 @@ class Skip(Stage):
 
 def parse_limit(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$limit: positive number}`."""
+    if type(spec) in (int, Int64, float) and spec <= 0:
+        raise CommandError(15958, "the limit must be positive")
     count = non_negative_int64(name, spec, 5107201)
     if not count:
         raise CommandError(15958, "the limit must be positive")

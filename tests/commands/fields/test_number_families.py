@@ -30,11 +30,13 @@ def code(at: DrivenServer, body: dict[str, Any], database: str = "t") -> int:
 
 @pytest.mark.parametrize("value", NEGATIVE)
 def test_negative_limits(at: DrivenServer, value: Any) -> None:
-    for body in ({"find": "c", "limit": value}, {"find": "c", "skip": value}, {"find": "c", "batchSize": value}):
-        assert code(at, body) == 51024
-    assert code(at, {"count": "c", "skip": value}) == 51024
+    """As recorded: 2 of find and count, 15958 of `$limit`."""
+    for body in ({"find": "c", "limit": value}, {"find": "c", "skip": value}, {"count": "c", "skip": value}):
+        assert code(at, body) == 2
+    assert code(at, {"find": "c", "batchSize": value}) == 51024
     assert code(at, {"count": "c", "limit": value}) == 0
-    for stage, expected in (("$limit", 5107201), ("$skip", 5107200)):
+    of_limit = 5107201 if type(value) is Decimal128 else 15958
+    for stage, expected in (("$limit", of_limit), ("$skip", 5107200)):
         assert code(at, {"aggregate": "c", "pipeline": [{stage: value}], "cursor": {}}) == expected
     assert code(at, {"aggregate": "c", "pipeline": [], "cursor": {"batchSize": value}}) == 51024
 
@@ -48,7 +50,8 @@ def test_zero_is_no_limit_of_a_stage(at: DrivenServer, value: Any) -> None:
 
 @pytest.mark.parametrize("value", [*NOT_NUMBERS, 0.5, -0.5, float("nan"), float("inf"), Decimal128("1.5"), 2.0**63])
 def test_numbers_that_are_no_limit(at: DrivenServer, value: Any) -> None:
-    for stage, expected in (("$limit", 5107201), ("$skip", 5107200)):
+    of_limit = 15958 if value == -0.5 else 5107201
+    for stage, expected in (("$limit", of_limit), ("$skip", 5107200)):
         assert code(at, {"aggregate": "c", "pipeline": [{stage: value}], "cursor": {}}) == expected
 
 
