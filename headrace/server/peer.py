@@ -282,15 +282,15 @@ class Peer(asyncio.Protocol):
         except Exception as error:
             self._close_after(error)
 
-    def _refuse(self, message: Message, error: Exception) -> None:
-        """Answer a message that could not be parsed as a command, or whose command may not run."""
+    def _refuse(self, message: Message, error: Exception, request: Request | None = None) -> None:
+        """Answer a message that could not be parsed as a command, or whose command, `request`, may not run."""
         if isinstance(error, AnsweredError):
             answer = error
         else:
             log_failure(f"a message of {self.client.address} failed inside the server", error)
             answer = read_error(error)
-        blank = UnreadRequest("", "", message.body, self.client)
-        self._answer(self._core.engine.failure(answer, blank))
+        asked = request or UnreadRequest("", "", message.body, self.client)
+        self._answer(self._core.engine.failure(answer, asked))
 
     def _begin_request(self, request: Request) -> None:
         engine = self._core.engine
@@ -304,7 +304,7 @@ class Peer(asyncio.Protocol):
             failing = engine.fail_points
             failure = failing.before_command(engine, command, request) if failing.active else None
         except Exception as error:
-            self._refuse(self._message, error)
+            self._refuse(self._message, error, request)
             return
         if failure is not None:
             self._fail(failure, command, request)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pymongo
 import pytest
-from bson import Int64
+from bson import Binary, Int64
 
 import headrace
 from headrace.testing.clock import FakeClock
@@ -54,6 +54,8 @@ def test_a_secondary_reads_and_refuses_writes_for_its_time(client: RawClient, cl
     ):  # fmt: skip
         reply = client.ask(body)
         assert (reply["code"], reply["topologyVersion"]) == (10107, hello["topologyVersion"])
+    session = {"lsid": {"id": Binary(bytes(16), 4)}, "txnNumber": Int64(1)}
+    assert client.ask({"insert": "c", "documents": [{}], **session})["errorLabels"] == ["RetryableWriteError"]
     assert step_down(client)["code"] == 10107
     assert client.ask({"count": "c"})["n"] == 5
     assert len(client.ask({"getMore": cursor, "collection": "c"})["cursor"]["nextBatch"]) == 4
