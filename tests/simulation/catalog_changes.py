@@ -79,7 +79,7 @@ def _was_changed(op: Document, possible: list[State], reply: Document) -> bool:
     """Whether the command was ended, or the error says that another command was in between, as one was."""
     if reply["code"] in ENDED:
         return True
-    identities = {getattr(state.get(op["ns"]), "uuid", None) for state in possible}
+    identities = {getattr(behind(state, op["ns"]), "uuid", None) for state in possible}
     shapes = {
         (repr(getattr(state.get(op["ns"]), "validator", None)), getattr(state.get(op["ns"]), "images", None))
         for state in possible
