@@ -55,7 +55,7 @@ class Writer(threading.Thread):
             while not self.ends.is_set():
                 count += 1
                 self._change(self._shop[self._random.choice(NAMES)], self._random.randrange(KEYS))
-                if count % 25 == 0:
+                if count % 25 == 0 and count <= 2500:  # a collection has 64 indexes at most
                     self._define(count)
                 if count % 30 == 0:
                     self._commit(count, 300 if count % 60 == 0 else 3)
