@@ -208,7 +208,7 @@ ATTACKS = (
     Attack("inserts sent ahead, 2,000 at a time", _writes_ahead),
     Attack("scans sent ahead by clients that leave", _deserters, lambda attacker: attacker.fill(20_000)),
     Attack("50 messages of 45 MB, sent slowly", _slow_senders),
-    Attack("replies of 16 MB that nobody reads, on 20 connections", _unread_replies, lambda attacker: attacker.fill(
+    Attack("unread replies of 16 MB on 20 connections", _unread_replies, lambda attacker: attacker.fill(
         1000, 100_000)),
     Attack("malformed messages", _malformed),
     Attack("hello with 1 MB of metadata", _hello),

@@ -58,7 +58,6 @@ from headrace.errors import AnsweredError, CommandError, HandedOver
 from headrace.memory_budget import default_bytes_max
 from headrace.running_command import running_command
 from headrace.store.lmdb import LmdbError
-from headrace.time_limit import TookTooLong
 from headrace.values.bson import encode
 from headrace.values.position import to_timestamp
 
@@ -374,8 +373,6 @@ class Engine:
         if command is not None:
             self.count(command.total)
             self.count(command.failed)
-        if type(error) is TookTooLong:
-            self.shell.has_reader()  # a reader starts: the next such command goes there
         if labels is None:
             all_labels = (*error.labels, *retryable_writes.labels_of(self, request, error))
             labels = tuple(dict.fromkeys(all_labels))

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from headrace.server.peer import Peer
 
 SLOW_COMMIT_MS: Final = 3.0  # a slower commit runs in a thread
+SLOW_SECONDS: Final = 1.0  # how long a slow client's next write is expected
 LONG_COMMIT_BYTES: Final = 2 * 1024 * 1024  # writing more bytes of messages takes about as long
 
 
@@ -174,6 +175,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         """The client whose last write took longer than a group may take. Its next one has a group of its own, after one
         of the other writes."""
         self._slow_waited = False
+        self._slow_until = 0.0  # the time up to which the slow client's next write is expected
         self._idle: list[asyncio.Future[None]] = []
         self.busy_since: float | None = None
         """The time of the last step of the present group, in seconds of the monotonic clock, which advances while the
@@ -354,7 +356,8 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         if self._retries:
             group = self._retries.popleft()
         else:
-            count = limits.COMMIT_COMMAND_COUNT_MAX if self._slow_peer is None else self._count_before_slow()
+            is_expected = self.busy_since < self._slow_until
+            count = self._count_before_slow() if is_expected else limits.COMMIT_COMMAND_COUNT_MAX
             group = SharedGroup(self._queue[:count])
             self._queue = self._queue[count:]
             if self._paused and not is_locked and not (self._commit_was_long and group.writes):
@@ -370,10 +373,12 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
     def _count_before_slow(self) -> int:
         """Return how many queued writes the next group has: all but the slow client's, or only the first of those, in
         turn."""
-        own = [write for write in self._queue if type(write) is ClientWrite and write.peer is self._slow_peer]
+        own: list[ClientWrite | ServerJob] = []
+        others: list[ClientWrite | ServerJob] = []
+        for write in self._queue:
+            (own if type(write) is ClientWrite and write.peer is self._slow_peer else others).append(write)
         if not own:
             return limits.COMMIT_COMMAND_COUNT_MAX
-        others = [write for write in self._queue if write not in own]
         self._slow_waited = bool(others) and not self._slow_waited
         self._queue = [*others, *own] if self._slow_waited else [*own, *others]
         return min(len(others), limits.COMMIT_COMMAND_COUNT_MAX) if self._slow_waited else 1
@@ -383,6 +388,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         last = group.writes[-1]
         if type(last) is ClientWrite and (group.ran_over or last.peer is self._slow_peer):
             self._slow_peer = last.peer if group.ran_over else None
+            self._slow_until = monotonic() + SLOW_SECONDS if group.ran_over else 0.0
 
     def _call_in_thread(self, function: Callable[[], None]) -> None:
         """Run a function in the commit thread, and wait for it."""

@@ -66,7 +66,7 @@ _RARE_FLAGS = REQUIRED_FLAGS & ~MORE_TO_COME
 _COLUMN_COUNT = 16
 """The number of documents from which on their lengths are compared as columns."""
 _COLUMN_BYTES = 5 * _COLUMN_COUNT
-"""The size of so many empty documents."""
+"""The size of this number of empty documents."""
 _SECTION_NAMES = {b"deletes": "deletes", b"documents": "documents", b"updates": "updates"}
 """The most frequent section names, decoded."""
 

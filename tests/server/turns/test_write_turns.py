@@ -14,6 +14,7 @@ from pymongo import MongoClient
 
 import headrace
 from headrace import limits
+from headrace.server import writer as writer_module
 from headrace.server.writer import LONG_COMMIT_BYTES
 from headrace.store.store import Store
 from headrace.values.bson import encode
@@ -363,6 +364,7 @@ def test_a_write_whose_first_turn_fails_runs_again(
 
 def test_the_next_write_of_a_slow_client_runs_after_the_commit_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """One document of its update takes long."""
+    monkeypatch.setattr(writer_module, "SLOW_SECONDS", 3600.0)
     slow = {"$set": {"n": {"$size": {"$range": [0, 2_000_000]}}}}
     update = {"update": "c", "updates": [{"q": {"_id": 1}, "u": [slow]}]}
     with headrace.Server() as server, RawClient(server.address) as long, RawClient(server.address) as other:
