@@ -140,10 +140,11 @@ def test_a_long_read_lets_others_work() -> None:
         shop.c.insert_many([{"n": number} for number in range(10_000)])
         far = {"$match": {"$expr": {"$gt": ["$n", {"$add": ["$$n", 20_000]}]}}}
         cross = {"$lookup": {"from": "c", "let": {"n": "$n"}, "pipeline": [far], "as": "x"}}
+        none = {"$match": {"x": {"$ne": []}}}  # so that the first batch takes the whole read
 
         def scan() -> None:
             with pytest.raises(OperationFailure) as failure:
-                list(shop.c.aggregate([cross]))
+                list(shop.c.aggregate([cross, none]))
             codes.append(failure.value.code)
 
         def running() -> list[Any]:
