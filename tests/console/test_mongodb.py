@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from headrace.cli.console.serving import ConsoleServer
 from tests.console.conftest import Events, signed
 from tests.console.mongodb import TOKEN, mongodb
+from tests.waiting import until
 
 
 @contextmanager
@@ -26,6 +28,12 @@ def shown(*refused: str) -> Iterator[httpx.Client]:
         finally:
             console.stop()
             thread.join(10)
+
+
+def history(browser: httpx.Client) -> dict[str, Any]:
+    """The first event of the live view: what it knows when it opens."""
+    with browser.stream("GET", "/api/live") as response:
+        return Events(response).next("history")
 
 
 def test_every_view_shows_what_mongodb_reports() -> None:
@@ -73,9 +81,12 @@ def test_figures_of_mongodb_lack_only_what_headrace_adds() -> None:
 )  # fmt: skip
 def test_a_view_that_the_user_may_not_see_says_so(refused: str, path: str, asked: dict[str, str]) -> None:
     with shown(refused) as browser:
-        if path in ("/api/live", "/api/tail"):
+        if path == "/api/live":
+            until(lambda: history(browser)["error"])
+            error = history(browser)["error"]
+        elif path == "/api/tail":
             with browser.stream("GET", path, params=asked) as response:
-                error = Events(response).next("trouble", "failed")["error"]
+                error = Events(response).next("failed")["error"]
         else:
             answer = browser.get(path, params=asked)
             assert answer.status_code == 400

@@ -111,8 +111,8 @@ class ConsoleApplication:
 
     async def _live(self, request: Request) -> Response:
         sampler = self._connection(request).sampler
-        history = event_text("history", sampler.history())
-        return self._stream(request, sampler.log.read(), history)
+        messages = sampler.log.read()  # first, so that no message falls between
+        return self._stream(request, messages, event_text("history", sampler.history()))
 
     async def _tail(self, request: Request) -> Response:
         connection = self._connection(request)

@@ -39,6 +39,7 @@ class Sampler:
         self.log = MessageLog()
         self._points: deque[dict[str, Any]] = deque(maxlen=SAMPLE_COUNT)
         self._status: dict[str, Any] | None = None
+        self._error: str | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="console sampler")
 
@@ -51,19 +52,22 @@ class Sampler:
         self._stopped.set()
 
     def history(self) -> dict[str, Any]:
-        """Return the newest status (None before the first) and the points of the last hour, the oldest first.
+        """Return the newest status (None before the first), the points of the last hour (oldest first), and an error.
 
-        A point has the numbers to plot; its `at` is in seconds since the Unix epoch.
+        A point has the numbers to plot; its `at` is in seconds since the Unix epoch. The error is the message of the
+        last sample, None if that succeeded.
         """
-        return {"status": self._status, "points": list(self._points)}
+        return {"status": self._status, "points": list(self._points), "error": self._error}
 
     def _run(self) -> None:
         before: ServerSample | None = None
         while not self._stopped.is_set():
             try:
                 before = self._step(before)
+                self._error = None
             except PyMongoError as error:
-                self.log.publish("trouble", {"error": str(failure(error))})
+                self._error = str(failure(error))
+                self.log.publish("trouble", {"error": self._error})
                 before = None
                 self._stopped.wait(FAILED_SECONDS)
             self._stopped.wait(INTERVAL_SECONDS)

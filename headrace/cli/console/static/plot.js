@@ -54,7 +54,12 @@ export function followSamples(listen, trouble, plots, show) {
   let points = [];
   const draw = () => plots.forEach((plot) => plot.update(points));
   const stream = listen(() => "/api/live", {
-    history: (history) => { points = history.points; draw(); if (history.status) show(history.status); },
+    history: (history) => {
+      trouble(history.error ?? "");
+      points = history.points;
+      draw();
+      if (history.status) show(history.status);
+    },
     sample: ({ status, point }) => {
       trouble("");
       if (points.at(-1)?.at !== point.at) points.push(point);
