@@ -281,6 +281,7 @@ def test_a_server_without_an_oplog_or_the_command_is_none_to_follow() -> None:
         RemoteSource(Driven(server), "the server").look(0)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_the_role_backup_is_what_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     users = {
         "ann": {"pwd": "secret", "roles": ["backup"]},

@@ -198,6 +198,7 @@ def test_a_collection_that_is_dropped_and_made_anew_is_followed_on(
     assert [json.loads(line)["operationType"] for line in lines] == ["insert", "drop", "invalidate", "insert"]
 
 
+@pytest.mark.long
 def test_it_goes_on_when_the_server_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     errors: queue.SimpleQueue[str] = queue.SimpleQueue()
     stderr = io.StringIO()

@@ -118,6 +118,7 @@ ACCOUNTS: dict[str, Callable[[DrivenServer], Any] | None] = {
 }
 
 
+@pytest.mark.long
 def test_every_account_is_in_the_table() -> None:
     assert calls_of("account", "memory") | calls_of("account", "_memory") == set(ACCOUNTS)
 
@@ -151,6 +152,7 @@ STAGES: dict[str, tuple[dict[str, Any], int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_every_stage_that_holds_documents_is_in_the_table() -> None:
     files = {Path(file).name for file in calls_of("stage", "memory") if file.startswith("query/stages/")}
     assert files == set(STAGES)

@@ -69,6 +69,7 @@ def test_a_meta_page_that_cannot_be_written_closes_the_store(tmp_path: Path, poi
         store.t.c.insert_one({"_id": 3})
 
 
+@pytest.mark.long
 def test_a_meta_page_that_cannot_be_written_ends_the_server(tmp_path: Path) -> None:
     disk = Failing()
     with observed(disk), headrace.Server(tmp_path) as server, RawClient(server.address) as client:

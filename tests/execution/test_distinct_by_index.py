@@ -168,6 +168,7 @@ def shown(values: list[Any]) -> list[bytes]:
     return sorted(b"n" + encode_value(value) if isinstance(value, numbers) else encode({"": value}) for value in values)
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(flat | documents, st.lists(st.tuples(keys, options), min_size=1, max_size=3), queries)
 def test_an_index_has_the_values_of_the_documents(

@@ -46,6 +46,7 @@ def test_what_keys_cover_is_what_documents_have(
             assert shown[0] == shown[1], (spec, projection, sort)
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(
     flat | documents, indexes, paths, st.lists(filters, min_size=2, max_size=3), sorts.filter(bool),
@@ -171,6 +172,7 @@ commands = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.long
 @settings(max_examples=120, deadline=None)
 @given(flat | documents, indexes, st.lists(commands, min_size=3, max_size=6))
 def test_the_counts_of_explain_are_what_a_counting_store_saw(
@@ -362,6 +364,7 @@ def test_a_walk_goes_on_in_the_midst_of_many_ranges(backward: bool) -> None:
         assert server.must("t", {"update": "c", "updates": [update]})["nModified"] == len(numbers)
 
 
+@pytest.mark.long
 def test_values_of_two_fields_do_not_make_a_range_of_each_pair() -> None:
     """20,000 of each would be 400 million ranges: the first field alone bounds the keys."""
     with DrivenServer() as server:

@@ -51,6 +51,7 @@ def answer(at: DrivenServer, spec: Json, **more: Any) -> list[Json]:
     return rows  # type: ignore[no-any-return]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("key", [{"at": "2dsphere"}, {"a": 1, "at": "2dsphere", "b": 1}])
 def test_documents_come_by_distance_at_every_density(at: DrivenServer, key: Json, seed: int) -> None:

@@ -71,6 +71,7 @@ def spots(random: Random, area: Geometry, centre: Vector, radius: float) -> list
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_no_point_is_missed_and_cells_inside_are_inside(seed: int) -> None:
     random = Random(seed)

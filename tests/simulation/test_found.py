@@ -425,6 +425,7 @@ def test_a_rename_waits_for_a_transaction_that_began_while_it_waited_for_another
             at.run("admin", {"commitTransaction": 1, **fields(1, 3)})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("field", ["a", "b"])
 @pytest.mark.parametrize("unique", [False, True])
 @pytest.mark.parametrize("commits_at", ["once", "the end"])

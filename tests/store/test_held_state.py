@@ -83,6 +83,7 @@ def test_what_is_committed_in_its_pauses_is_not_seen(at: DrivenServer, write: st
         at.must("t", {"create": "v", "viewOn": "c", "pipeline": [{"$match": {"x": 3}}]})
 
 
+@pytest.mark.long
 def test_thousands_of_commits_leave_the_pages_of_a_read_alone(at: DrivenServer) -> None:
     """LMDB uses the pages that a commit has freed again, but not those that an older read transaction can reach."""
     each = {"$set": {"m": "$n"}}  # a group alone reads many documents at once

@@ -50,6 +50,7 @@ def names(at: DrivenServer) -> list[str]:
     return [item["name"] for item in at.must("t", {"listIndexes": "c"})["cursor"]["firstBatch"]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(24))
 def test_a_build_goes_on_behind_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     if seed % 2:

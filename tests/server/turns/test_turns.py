@@ -165,6 +165,7 @@ def test_a_server_stops_while_commands_run() -> None:
             client.socket.close()
 
 
+@pytest.mark.long
 def test_a_cursor_is_read_by_one_getmore_at_a_time(server: headrace.Server) -> None:
     slow = {
         "$expr": {"$gt": [{"$size": {"$map": {"input": {"$range": [0, 20_000]}, "in": {"$add": ["$$this", 1]}}}}, 0]}

@@ -98,6 +98,7 @@ def some_changes(count: int, seed: int) -> pa.Table:
     return table_of(changes.events)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_tasks_make_the_table_that_the_driver_makes(spread: Spread, tmp_path: Path, kind: str) -> None:
     rows = some_changes(300, 4)
