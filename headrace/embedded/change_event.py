@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 
-class ChangeEvent:
-    """One event of a change stream. `event["operationType"]` works as with a driver's event."""
+class ChangeEvent(Mapping[str, Any]):
+    """One event of a change stream, a mapping with the fields of `raw`, so that it is used as a driver's event is."""
 
     __slots__ = ("raw",)
 
@@ -88,17 +88,11 @@ class ChangeEvent:
     def __getitem__(self, name: str) -> Any:
         return self.raw[name]
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.raw
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.raw)
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a field of `raw`."""
-        return self.raw.get(name, default)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ChangeEvent) and self.raw == other.raw
-
-    __hash__ = None  # type: ignore[assignment]
+    def __len__(self) -> int:
+        return len(self.raw)
 
     def __repr__(self) -> str:
         where = ".".join(name for name in (self.database, self.collection) if name)

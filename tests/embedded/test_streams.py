@@ -132,6 +132,17 @@ def test_an_update_is_described(store: Any) -> None:
     assert (len(event.full_document["c"]), event.full_document_before_change["b"], event.transaction) == (50, 1, None)
 
 
+def test_an_event_is_used_as_the_document_that_drivers_return(store: Any) -> None:
+    with store.shop.orders.watch() as stream:
+        store.shop.orders.insert_one({"_id": 1})
+        event = stream.try_next()
+    assert dict(event) == event.raw == event and event in [event.raw]
+    assert list(event.items()) == list(event.raw.items()) and {**event} == event.raw
+    assert "documentKey" in event and event.get("to") is None and event.get("to", 5) == 5
+    store.shop.events.insert_one(dict(event))
+    assert store.shop.events.find_one({"operationType": "insert"})["fullDocument"] == {"_id": 1}
+
+
 def test_close_ends_an_iteration_that_waits(store: Any) -> None:
     stream, seen = store.shop.orders.watch(), []
     thread = threading.Thread(target=lambda: seen.extend(stream))
