@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
 
 from headrace.spark.columns.column_types import ArrayOf, ColumnType, LeafType, Primitive, StructOf
 from headrace.spark.columns.document_columns import DocumentColumns
+from headrace.spark.columns.text_layouts import TextLayouts
 from headrace.spark.rows.extjson import dumps, loads
 
 REST: Final = "_rest"
 SHAPE: Final = "_shape"
+_SCHEMA_COUNT: Final = 32
+"""The number of schemas whose columns are remembered."""
 _TYPES: Final[dict[str, Callable[[], pa.DataType]]] = {
     "bigint": pa.int64,
     "binary": pa.binary,
@@ -54,6 +58,11 @@ class ArrowColumns:
         self._documents = DocumentColumns(schema)
         typed = [pa.field(field.column, arrow_type(field.type)) for field in schema.fields if field.type is not None]
         self.arrow = pa.schema([*typed, pa.field(REST, pa.string()), pa.field(SHAPE, pa.string())])
+        self._layouts = TextLayouts(schema, self.arrow, self.split)
+
+    def split_texts(self, texts: Sequence[str | None]) -> tuple[list[pa.Array], list[dict[str, Any]]]:
+        """Return the same as `split` for the documents with these texts."""
+        return self._layouts.split(texts)
 
     def split(self, documents: Iterable[dict[str, Any] | None]) -> tuple[list[pa.Array], list[dict[str, Any]]]:
         """Return the arrays, with a row for each document (nulls for None), and the rests that are not empty."""
@@ -79,6 +88,12 @@ class ArrowColumns:
         """Return the document of a row, whose values come from Arrow."""
         rest, shape = row.get(REST), row.get(SHAPE)
         return self._documents.joined(row, loads_rest(rest), None if shape is None else json.loads(shape))
+
+
+@lru_cache(maxsize=_SCHEMA_COUNT)
+def columns_of(schema: StructOf) -> ArrowColumns:
+    """Return the columns of a schema, which remember the layouts of the documents that they have split."""
+    return ArrowColumns(schema)
 
 
 def loads_rest(text: str | None) -> dict[str, Any] | None:

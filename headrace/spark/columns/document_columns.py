@@ -28,7 +28,7 @@ NULL_NOTE: Final = "null"
 _EVERY: Final = "*"
 
 
-class _FieldColumns(Protocol):
+class FieldColumns(Protocol):
     """One field in the columns of its struct or table."""
 
     def put(self, value: Any, into: Values) -> tuple[Any, Note]:
@@ -59,14 +59,14 @@ class _ObjectColumns:
     """The fields of an object with known names: a struct, a table's documents, or a group of flattened columns."""
 
     def __init__(self, fields: tuple[StructField, ...], depth: int = 0) -> None:
-        self._members: dict[str, _FieldColumns] = {}
+        self._members: dict[str, FieldColumns] = {}
         groups: dict[str, list[StructField]] = {}
         for field in fields:
             name = field.path[depth]
             if field.type is None:
                 continue
             if len(field.path) == depth + 1:
-                self._members[name] = _column(field.column, field.type)
+                self._members[name] = field_columns(field.column, field.type)
             elif name not in self._members:
                 # The fields of a group may be far apart in the schema.
                 groups[name] = [each for each in fields if each.path[: depth + 1] == field.path[: depth + 1]]
@@ -191,7 +191,7 @@ class _ArrayColumn:
     """An array. It fits if each of its items fits without a rest."""
 
     def __init__(self, column: str, kind: ArrayOf) -> None:
-        self._column, self._item = column, _column("", kind.item)
+        self._column, self._item = column, field_columns("", kind.item)
 
     def put(self, value: Any, into: Values) -> tuple[Any, Note]:
         if value is None:
@@ -232,7 +232,7 @@ class _MapColumn:
     """An object with any names: the fitting fields in the object's order, and the rest."""
 
     def __init__(self, column: str, kind: MapOf) -> None:
-        self._column, self._value = column, _column("", kind.value)
+        self._column, self._value = column, field_columns("", kind.value)
 
     def put(self, value: Any, into: Values) -> tuple[Any, Note]:
         if value is None:
@@ -271,7 +271,8 @@ class _MapColumn:
         return {name: document[name] for name in shape["o"]} if "o" in shape else document
 
 
-def _column(column: str, kind: ColumnType) -> _FieldColumns:
+def field_columns(column: str, kind: ColumnType) -> FieldColumns:
+    """Return the columns of one field of this type; `column` is the name of its column."""
     if isinstance(kind, LeafType):
         return _LeafColumn(column, kind)
     if isinstance(kind, StructOf):

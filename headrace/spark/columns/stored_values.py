@@ -32,12 +32,12 @@ Stored = tuple[Any, str]
 """A column's value, or MISSING, and the note with its BSON type."""
 
 _BITS: Final = {"bigint": 64, "int": 32, "smallint": 16, "tinyint": 8}
-_DOUBLE_EXACT: Final = 1 << 53
+DOUBLE_EXACT: Final = 1 << 53
 _FLOAT: Final = Struct("<f")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_DATE_MS_MIN: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MILLISECOND
-_DATE_MS_MAX: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // _MILLISECOND
+DATE_MS_MIN: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MILLISECOND
+DATE_MS_MAX: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // _MILLISECOND
 _UUID_SUBTYPE: Final = 4
 _WIDE: Final = Context(prec=80)
 _NATURAL: Final = {
@@ -137,7 +137,7 @@ def _decimals(precision: int, scale: int) -> Callable[[Any], Any]:
 def _double(value: Any) -> Any:
     if type(value) is float:
         return value
-    exact = type(value) in (int, Int64) and -_DOUBLE_EXACT <= value <= _DOUBLE_EXACT
+    exact = type(value) in (int, Int64) and -DOUBLE_EXACT <= value <= DOUBLE_EXACT
     return float(value) if exact else MISSING
 
 
@@ -169,7 +169,7 @@ def _number_or_text(value: Any) -> Any:
 
 
 def _timestamp(value: Any) -> Any:
-    fits = type(value) is DatetimeMS and _DATE_MS_MIN <= int(value) <= _DATE_MS_MAX
+    fits = type(value) is DatetimeMS and DATE_MS_MIN <= int(value) <= DATE_MS_MAX
     return _EPOCH + int(value) * _MILLISECOND if fits else MISSING
 
 

@@ -17,10 +17,11 @@ import pyarrow as pa
 
 from headrace import limits
 from headrace.durable_files import replace_file
-from headrace.spark.columns.column_arrays import ArrowColumns, rest_count
+from headrace.spark.columns.column_arrays import ArrowColumns, columns_of, rest_count
 from headrace.spark.columns.column_types import ArrayOf, ColumnType, SchemaError, StructField, StructOf
 from headrace.spark.columns.infer import ColumnRules, grown, infer_schema, merged, validator_schema
 from headrace.spark.columns.schema_text import file_text, is_edited, parse_schema, schema_text
+from headrace.spark.rows.extjson import loads
 from headrace.spark.tables.typed.partition_columns import PartitionColumn
 
 INFER: Final = "infer"
@@ -95,16 +96,16 @@ class TableSchema:
             self._parsed = (text, parse_schema(text, self.options.rules.reserved))
         return self._parsed[1]
 
-    def planned(self, stored: StructOf, documents: Sequence[Document | None]) -> TypedRows:
+    def planned(self, stored: StructOf, texts: Sequence[str | None]) -> TypedRows:
         """Return the documents (or nulls) as columns of the stored schema, extended by what they add to it."""
-        schema = self._wished(stored, documents)
-        columns = ArrowColumns(schema)
-        arrays, rests = columns.split(documents)
+        schema = wished = self._wished(stored, texts)
+        columns = columns_of(schema)
+        arrays, rests = columns.split_texts(texts)
         for rest in rests:
             schema = grown(schema, rest, self.options.rules)
-        if schema is not columns.schema:
-            columns = ArrowColumns(schema)
-            arrays, rests = columns.split(documents)
+        if schema is not wished:
+            columns = columns_of(schema)
+            arrays, rests = columns.split_texts(texts)
         return TypedRows(columns, arrays, change_of(stored, schema), rest_count(rests))
 
     def settled(self, stored: StructOf) -> bool:
@@ -134,7 +135,7 @@ class TableSchema:
         except SchemaError as error:
             raise SchemaError(f"{self._file}: {error}") from None
 
-    def _wished(self, stored: StructOf, documents: Sequence[Document | None]) -> StructOf:
+    def _wished(self, stored: StructOf, texts: Sequence[str | None]) -> StructOf:
         rules = self.options.rules
         if self._edited is not None:
             return _in_order(stored, self._edited)
@@ -146,7 +147,7 @@ class TableSchema:
             return stored
         wide = replace(rules, evolve="widen")
         described = validator_schema(self.validator, wide)
-        given = (document for document in documents if document is not None)
+        given = (loads(text) for text in texts if text is not None)
         sample = infer_schema(islice(given, limits.TYPED_SAMPLE_COUNT_MAX), rules)
         return merged(described, sample, replace(rules, evolve="add")) if described.fields else sample
 

@@ -57,8 +57,9 @@ class TypedCodec(DocumentCodec):
 
     def encoded(self, rows: pa.Table, columns: ArrowColumns | None) -> EncodedRows:
         assert columns
-        documents = [loads(text) for text in rows.column(DOCUMENT).to_pylist()]
-        typed = self.schema.planned(columns.schema, documents)
+        texts = rows.column(DOCUMENT).to_pylist()
+        typed = self.schema.planned(columns.schema, texts)
+        documents = [loads(text) for text in texts] if self.partitions else []
         own = pa.table(rows.drop_columns([DOCUMENT]).columns, schema=pa.schema(self._own(rows.schema)))
         return EncodedRows(self._table(own, documents, typed.columns, typed.arrays), typed)
 

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from bson.datetime_ms import DatetimeMS
 
-from headrace.spark.columns.column_arrays import REST, SHAPE, ArrowColumns, rest_count
+from headrace.spark.columns.column_arrays import REST, SHAPE, ArrowColumns, columns_of, rest_count
 from headrace.spark.columns.column_types import StructOf
 from headrace.spark.columns.infer import ColumnRules, grown
 from headrace.spark.rows.events import TYPED_COLUMNS
-from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.rows.extjson import dumps
 from headrace.spark.tables.document_codec import EncodedRows
 from headrace.spark.tables.staged_files import ColumnsNeeded
 from headrace.spark.tables.typed.table_schema import Document
@@ -38,7 +38,7 @@ class TypedEvents(TypedCodec):
 
     def encoded(self, rows: pa.Table, columns: ArrowColumns | None) -> EncodedRows:
         assert columns
-        typed = self.schema.planned(columns.schema, _all_documents(rows))
+        typed = self.schema.planned(columns.schema, _all_texts(rows))
         return EncodedRows(self._with_partitions(rows, _with_arrays(rows, typed.columns, typed.arrays)), typed)
 
     def decoded(self, rows: pa.Table, schema: pa.Schema, columns: ArrowColumns | None) -> pa.Table:
@@ -55,7 +55,7 @@ class TypedEvents(TypedCodec):
     def converted(self, rows: pa.Table, old: ArrowColumns | None, new: ArrowColumns | None) -> pa.Table:
         assert new
         texts = self.decoded(rows, rows.schema, old)
-        return self._with_partitions(texts, _with_arrays(texts, new, new.split(_all_documents(texts))[0]))
+        return self._with_partitions(texts, _with_arrays(texts, new, new.split_texts(_all_texts(texts))[0]))
 
     def _with_partitions(self, rows: pa.Table, typed: pa.Table) -> pa.Table:
         """Return the typed rows with their partition columns."""
@@ -74,21 +74,21 @@ class EventConverter:
 
     def __call__(self, rows: pa.Table) -> tuple[pa.Table, int]:
         """Return the rows, and how many values are in the rest. Raise ColumnsNeeded."""
-        columns = ArrowColumns(self.schema)
-        arrays, rests = columns.split(_all_documents(rows))
+        columns = columns_of(self.schema)
+        arrays, rests = columns.split_texts(_all_texts(rows))
         if any(grown(self.schema, rest, self.rules) is not self.schema for rest in rests):
             raise ColumnsNeeded
         return _with_arrays(rows, columns, arrays), rest_count(rests)
 
 
-def _all_documents(rows: pa.Table) -> list[Document | None]:
-    """Return the documents of all document columns, one column after the other."""
+def _all_texts(rows: pa.Table) -> list[str | None]:
+    """Return the texts of all document columns, one column after the other."""
     names = [name for name in rows.column_names if name in TYPED_COLUMNS]
-    return [None if text is None else loads(text) for name in names for text in rows.column(name).to_pylist()]
+    return [text for name in names for text in rows.column(name).to_pylist()]
 
 
 def _with_arrays(rows: pa.Table, columns: ArrowColumns, arrays: Sequence[pa.Array]) -> pa.Table:
-    """Return the rows with structs in place of documents; `arrays` has the documents as in `_all_documents`."""
+    """Return the rows with structs in place of documents; `arrays` has the documents as in `_all_texts`."""
     made: dict[str, pa.Array] = {}
     start = 0
     for name in rows.column_names:
