@@ -16,6 +16,8 @@ from headrace.values.bson.alike import ALIKE_COUNT_MIN, are_alike
 from tests.values.bson_models import NAMES, VALUES
 
 COUNT: Final = ALIKE_COUNT_MIN + 7
+MANY: Final = 150
+"""So many orders are compared by columns, `COUNT` by a mask."""
 
 
 def order(number: int, **fields: Any) -> bytes:
@@ -46,6 +48,7 @@ def passes(batch: list[bytes]) -> bool:
 def test_documents_with_other_values_are_alike() -> None:
     assert are_alike([order(number) for number in range(COUNT)])
     assert are_alike([order(number) for number in range(2)])
+    assert are_alike([order(number) for number in range(200)])
     assert are_alike([order(number, note="x" * 3000) for number in range(COUNT)])
     assert are_alike([encode({}) for _ in range(COUNT)])
 
@@ -65,9 +68,9 @@ def test_a_document_that_differs_is_decoded(other: bytes, at: int) -> None:
     assert passes(batch)
 
 
-@pytest.mark.parametrize("at", [1, COUNT // 2, COUNT - 1])
-def test_each_damaged_byte_is_found_that_a_decode_finds(at: int) -> None:
-    batch = [order(number) for number in range(COUNT)]
+@pytest.mark.parametrize(("at", "count"), [(1, COUNT), (COUNT // 2, COUNT), (COUNT - 1, COUNT), (1, MANY), (149, MANY)])
+def test_each_damaged_byte_is_found_that_a_decode_finds(at: int, count: int) -> None:
+    batch = [order(number) for number in range(count)]
     sound = batch[at]
     for place in range(len(sound)):
         for byte in {sound[place] ^ 1, sound[place] ^ 0x80, 0, 1, 2, 3, 0x7F, 0xFF}:
@@ -78,13 +81,29 @@ def test_each_damaged_byte_is_found_that_a_decode_finds(at: int) -> None:
                 assert passes(batch) == is_valid(batch[at]), place
 
 
+@pytest.mark.parametrize("size", [63, 64, 65, 3000])
+@pytest.mark.parametrize("at", [1, MANY - 1])
+def test_text_that_is_not_ascii_is_decoded(size: int, at: int) -> None:
+    batch = [order(number, note="x" * size, end="y") for number in range(MANY)]
+    assert are_alike(batch)
+    sound = batch[at]
+    for place in (0, size // 2, size - 2):
+        for text, valid in (("é".encode(), True), (b"\xff\xff", False)):
+            start = sound.index(b"xx") + place
+            batch[at] = sound[:start] + text + sound[start + 2 :]
+            assert not are_alike(batch)
+            assert passes(batch) == valid
+
+
 @given(st.dictionaries(NAMES, VALUES, max_size=4), st.data())
 def test_documents_that_are_alike_decode(model: dict[str, Any], data: st.DataObject) -> None:
     first = encode(model)
     damaged = bytearray(first)
     for _ in range(data.draw(st.integers(0, 3))):
         damaged[data.draw(st.integers(0, len(first) - 1))] = data.draw(st.integers(0, 255))
-    if are_alike([first, bytes(damaged)]):
+    few, many = are_alike([first, bytes(damaged)]), are_alike([first, *[bytes(damaged)] * 300])
+    assert few == many
+    if few:
         assert is_valid(bytes(damaged))
 
 

@@ -1,18 +1,21 @@
 """A check of many documents of one layout: all have the fields, types and lengths of the first.
 
-Telemetry, orders of one form and other records that a program writes have it. The first document is decoded. Of the
-other documents a *mask* selects the bits that must be equal, as two long integers: one operation compares many
-documents, in a fifth of the time of a decode.
+Telemetry, orders of one form and other records that a program writes have it. The first document is decoded. Many short
+ones are compared with it *column by column*: a slice with a step takes one byte of all documents, and one operation
+compares it, in a tenth of the time of a decode. For few or long ones a *mask* selects the bits that must be equal, as
+two long integers, and one operation compares some documents: a fifth of the time.
 
-    lengths, types, names, zeros   all bits, those of the first document
-    text                           the highest bit of each byte is 0: ASCII is valid UTF-8
-    boolean                        all bits but the lowest are 0
-    numbers, dates, ObjectIds      none: all bytes are valid
+    lengths, types, names, zeros   equal to the first document's
+    text                           ASCII, which is valid UTF-8
+    boolean                        0 or 1
+    numbers, dates, ObjectIds      not compared: all bytes are valid
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
+from struct import Struct
 from typing import Final
 
 from headrace.values.bson.elements import iter_elements
@@ -21,9 +24,16 @@ ALIKE_COUNT_MIN: Final = 64
 """The number of documents from which on the check is quicker than a decode, also for documents of numbers only."""
 _DOCUMENT_BYTES_MAX: Final = 4096
 _COMPARED_BYTES: Final = 8 * 1024
-"""The size of the documents that one operation compares."""
+"""The size of the documents that one operation compares by a mask."""
+_COLUMN_DOCUMENT_BYTES_MAX: Final = 1024
+_COLUMN_BYTES_EACH: Final = 4
+"""A document may have so many bytes for each document of the batch to be compared by columns."""
+_LONG_TEXT_BYTES: Final = 64
+"""The size of a text from which on cutting it out is quicker than its columns."""
 _LEVEL_COUNT_MAX: Final = 8
 _STRING, _BOOLEAN = 0x02, 0x08
+_MASKS: Final = {_STRING: 0x80, _BOOLEAN: 0xFE}
+"""The bits of a value's bytes that must be 0, by type."""
 _CONTAINERS: Final = frozenset({0x03, 0x04})
 _ANY_BYTES: Final = frozenset({0x01, 0x07, 0x09, 0x0A, 0x10, 0x11, 0x12, 0x13, 0x7F, 0xFF})
 """The types whose values have a fixed size, and no invalid bytes."""
@@ -38,12 +48,39 @@ def are_alike(documents: Sequence[bytes]) -> bool:
     size = len(first)
     if len(documents[-1]) != size or size > _DOCUMENT_BYTES_MAX:  # quick, and mostly enough
         return False
-    if min(map(len, documents)) != size or max(map(len, documents)) != size:
+    if list(map(len, documents)).count(size) != len(documents):
         return False
-    mask = bytearray(b"\xff" * size)
-    expected = bytearray(first)
-    if not _describe(first, 0, mask, expected, _LEVEL_COUNT_MAX):
+    values: list[tuple[int, int, int]] = []
+    if not _describe(first, 0, values, _LEVEL_COUNT_MAX):
         return False
+    if size <= min(_COLUMN_DOCUMENT_BYTES_MAX, _COLUMN_BYTES_EACH * len(documents)):
+        return _columns_match(documents, first, values)
+    return _bits_match(documents, first, values)
+
+
+def _columns_match(documents: Sequence[bytes], first: bytes, values: list[tuple[int, int, int]]) -> bool:
+    """Compare the documents with the first, whose `values` may differ, by columns."""
+    size, count, at = len(first), len(documents), 0
+    joined = b"".join(documents)
+    for kind, start, end in (*values, (0, size, size)):
+        for place in range(at, start):
+            if joined[place::size] != first[place : place + 1] * count:
+                return False
+        if kind == _STRING and not _is_ascii(joined, size, start, end):
+            return False
+        if kind == _BOOLEAN and joined[start::size].strip(b"\0\1"):
+            return False
+        at = end
+    return True
+
+
+def _bits_match(documents: Sequence[bytes], first: bytes, values: list[tuple[int, int, int]]) -> bool:
+    """Compare the documents as `_columns_match` does, by a mask."""
+    size = len(first)
+    mask, expected = bytearray(b"\xff" * size), bytearray(first)
+    for kind, start, end in values:
+        mask[start:end] = bytes((_MASKS.get(kind, 0x00),)) * (end - start)
+        expected[start:end] = bytes(end - start)
     step = min(_COMPARED_BYTES // size, len(documents))
     masks, wanted = int.from_bytes(mask * step, "little"), int.from_bytes(expected * step, "little")
     last = len(documents) - step
@@ -53,22 +90,22 @@ def are_alike(documents: Sequence[bytes]) -> bool:
     )
 
 
-def _describe(document: bytes, start: int, mask: bytearray, expected: bytearray, level_count: int) -> bool:
-    """Write the bits to compare, and their values, for the document at `start`. Return False if it has a value of
-    another type."""
+def _is_ascii(joined: bytes, size: int, start: int, end: int) -> bool:
+    """Return whether [start, end) of all documents is ASCII. `joined`: documents of `size` bytes."""
+    if end - start < _LONG_TEXT_BYTES:
+        return all(joined[place::size].isascii() for place in range(start, end))
+    cut = Struct(f"{start}x{end - start}s{size - end}x").iter_unpack(joined)
+    return b"".join(chain.from_iterable(cut)).isascii()
+
+
+def _describe(document: bytes, start: int, values: list[tuple[int, int, int]], level_count: int) -> bool:
+    """Add the (type, start, end) of each value that may differ, in the document at `start`, ascending. Return False if
+    it has a value of another type."""
     for kind, _, value, end in iter_elements(document, start):
-        if kind in _ANY_BYTES:
-            compared = 0x00
+        if kind in _ANY_BYTES or kind == _BOOLEAN:
+            values.append((kind, value, end))
         elif kind == _STRING:
-            compared, value, end = 0x80, value + 4, end - 1
-        elif kind == _BOOLEAN:
-            compared = 0xFE
-        elif kind in _CONTAINERS and level_count > 1:
-            if not _describe(document, value, mask, expected, level_count - 1):
-                return False
-            continue
-        else:
+            values.append((kind, value + 4, end - 1))
+        elif kind not in _CONTAINERS or level_count == 1 or not _describe(document, value, values, level_count - 1):
             return False
-        mask[value:end] = bytes((compared,)) * (end - value)
-        expected[value:end] = bytes(end - value)
     return True
