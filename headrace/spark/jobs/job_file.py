@@ -120,7 +120,7 @@ def read_job(path: Path) -> Job:
         line = found[1] if found else text.count("\n") + 1
         raise JobError(f"{path}:{line}: this is not TOML: {error}") from error
     try:
-        job = parse_job(given, path.stem, path.absolute().parent)
+        job = parse_job(given, path.stem, path.absolute().parent, path)
         _check_factories(job)
     except FileError as error:
         raise JobError(f"{path}:{line_of(text, error.place)}: {error}") from error
@@ -142,8 +142,8 @@ def _check_factories(job: Job) -> None:
                 raise FileError(f"the sink 'own': 'factory' {error}", ("sink", number, "factory")) from error
 
 
-def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
-    """Return the job. Raise FileError for a wrong key or value.
+def parse_job(given: Mapping[str, Any], name: str, folder: Path, path: Path | None = None) -> Job:
+    """Return the job, whose file is at `path`, if there is one. Raise FileError for a wrong key or value.
 
     Raise JobError, OptionError, SinkError or another ValueError for a wrong combination.
     """
@@ -174,9 +174,10 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
         spark=given.get("spark", {}),
         on_lag=file.on_lag,
     )
+    # First, as the options of a source with a data directory start its server.
+    check_paths(job, folder, path)
     _check(job)
     _check_targets(job)
-    check_paths(job, folder)
     return job
 
 

@@ -8,10 +8,12 @@ it.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import unquote
 
 from headrace.spark.sinks.sink_options import SinkError
 from headrace.spark.sinks.table_paths import has_placeholders, overlap
@@ -21,17 +23,26 @@ if TYPE_CHECKING:
     from headrace.spark.jobs.job_file import Job
 
 
+_SAME_SCHEMES: Final = {"abfs": "az", "abfss": "az", "azure": "az", "s3a": "s3"}
+"""URL schemes by which a store's client finds the same folders, by one name for all of them."""
+_SQLITE: Final = re.compile(r"sqlite(?:\+\w+)?:///([^?]+)")
+
+
 class JobPath(NamedTuple):
-    """A path or URL of a job file, and its key. `only_read`: the job does not write it."""
+    """A path or URL of a job file, and its key. `only_read`: the job does not write it, or a server does."""
 
     key: str
     path: str
     only_read: bool = False
 
 
-def check_paths(job: Job, folder: Path) -> None:
-    """Raise SinkError if two paths of the job are not apart, or if one contains the `folder` of its file."""
-    paths = [named._replace(path=_compared(named.path)) for named in _paths(job)]
+def check_paths(job: Job, folder: Path, file: Path | None = None) -> None:
+    """Raise SinkError if two paths of the job are not apart, or if one contains the `folder` of its file.
+
+    `file` is the job's file: no other path may be that.
+    """
+    named_paths = [*_paths(job), *([JobPath("the job's file", str(file), only_read=True)] if file else [])]
+    paths = [named._replace(path=_compared(named.path)) for named in named_paths]
     home = _compared(str(folder))
     for named in paths:
         if not named.only_read and f"{home}/".startswith(f"{named.path}/"):
@@ -51,10 +62,12 @@ def _how(one: str, other: str) -> str:
 
 def _paths(job: Job) -> Iterator[JobPath]:
     yield JobPath("checkpoint", str(job.checkpoint))
+    if "path" in job.source:
+        yield JobPath("the data directory, the path of [source],", job.source["path"], only_read=True)
     if job.deadletter:
         yield JobPath("deadletter", job.deadletter)
-    if job.options.archive:
-        yield JobPath("archive", job.options.archive, only_read=True)
+    if "archive" in job.source:
+        yield JobPath("archive", job.source["archive"], only_read=True)
     for name, table in job.tables.items():
         if "path" in table:
             yield JobPath(f"the table {name} of [pipeline]", table["path"], only_read=True)
@@ -66,12 +79,16 @@ def _paths(job: Job) -> Iterator[JobPath]:
             yield JobPath(f"the schema_file {of}", file)
         if "position" in sink.options:
             yield JobPath(f"the position {of}", str(sink.options["position"]))
+    databases = [_SQLITE.match(str(sink.options.get("uri"))) for sink in job.sinks if sink.kind == "sql"]
+    for path in sorted({match[1] for match in databases if match}):
+        yield JobPath("the database of a sink sql", path)
 
 
 def _compared(path: str) -> str:
     """Return the path in a form that is equal for equal places."""
     if is_url(path):
-        return path.rstrip("/")
+        scheme, _, rest = path.partition("://")
+        return f"{_SAME_SCHEMES.get(scheme, scheme)}://{unquote(rest).rstrip('/')}"
     real = os.path.realpath(path)
     return real.casefold() if ignores_case(Path(real)) else real
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -41,6 +42,9 @@ ACTIONS: Final = ("hash", "null", "omit", "redact", "truncate")
 REDACTED: Final = "***"
 _KEY_LENGTH_MIN: Final = 16
 _OPTION_NAMES: Final = frozenset({*ACTIONS, "key"})
+
+_IN_BACKTICKS: Final = re.compile(r"`(?:[^`]|``)*`")
+_WILDCARD: Final = re.compile(r"([*\[\]]|(?<![^.])\$(?![^.]))")
 
 Document = dict[str, Any]
 Action = Callable[[Any], Any]
@@ -205,11 +209,28 @@ def _parsed(text: str) -> Mapping[str, Any]:
     return given
 
 
+def check_path(path: str) -> None:
+    """Raise MaskError for a path with a wildcard or an index in brackets: as a name it would mask nothing."""
+    plain = _IN_BACKTICKS.sub("", path)
+    if found := _WILDCARD.search(plain):
+        raise MaskError(
+            f"has {path!r}, in which {found[1]!r} is no wildcard and no index: a path goes through arrays, and masks "
+            "all that is below it; a name with such a character is written in backticks"
+        )
+    if "\0" in path:
+        raise MaskError(f"has {path!r}, and no field's name has a NUL character")
+
+
 def _path(path: Any) -> tuple[str, ...]:
     try:
-        return parse_path(path if isinstance(path, str) else "")
+        steps = parse_path(path if isinstance(path, str) else "")
     except SchemaError as error:
         raise MaskError(f"mask: {path!r} is no path: {error}") from None
+    try:
+        check_path(path)
+    except MaskError as error:
+        raise MaskError(f"mask: it {error}") from None
+    return steps
 
 
 def _hashing(given: Mapping[str, Any], secret: Callable[[str], str]) -> Action:

@@ -15,6 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from headrace.spark.columns.column_types import SchemaError, parse_path
 from headrace.spark.errors import nearest
+from headrace.spark.masks.mask import check_path
 from headrace.spark.tables.checked_paths import checked_path
 
 Place = tuple[str | int, ...]
@@ -174,6 +175,7 @@ def _field_path(text: str) -> str:
         parse_path(text)
     except SchemaError:
         raise ValueError(f"has {text!r}, which is no path of a field: names with dots between them") from None
+    check_path(text)
     return text
 
 

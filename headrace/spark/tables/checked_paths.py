@@ -12,6 +12,9 @@ _NAME_BYTES_MAX: Final = 255
 _EXPANDED: Final = re.compile(r"~|.*\$(\w|\{)", re.DOTALL)
 """A path that a shell would expand before a program sees it."""
 
+_ONE_SLASH: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)")
+"""The beginning of a URL with a slash too few, which would be a folder with a colon in its name."""
+
 
 class LocationError(ValueError):
     """No table can be at this path or URL."""
@@ -32,4 +35,9 @@ def checked_path(path: str) -> str:
         raise LocationError(
             f"is taken as it is written, and {path!r} has a '~' or '$' that would not be expanded: write the folder out"
         )
+    if match := _ONE_SLASH.match(path):
+        raise LocationError(f"is a path, or a URL with two slashes after {match[0][:-1]!r}, not {path!r}")
+    scheme, mark, rest = path.partition("://")
+    if mark and scheme != "file" and not {"", ".", ".."}.isdisjoint(rest.removesuffix("/").split("/")):
+        raise LocationError(f"is a URL, and has no folder '.', '..' or without a name: {path!r}")
     return path

@@ -66,6 +66,17 @@ LONG = "x" * 5000
         ("[spark]", "partitions = 100000\n[spark]", 8,
          "[source]: 'partitions' is a whole number from 1 to 1000, not '100000'"),
         ("[spark]", '[mask]\nomit = ["a..b"]\n[spark]', 9, "[mask]: 'omit' has 'a..b', which is no path of a field"),
+        ("[spark]", '[mask]\nomit = ["a.*"]\n[spark]', 9, "[mask]: 'omit' has 'a.*', in which '*' is no wildcard"),
+        ("[spark]", '[mask]\nredact = ["a.$.b"]\n[spark]', 9, "[mask]: 'redact' has 'a.$.b', in which '$' is no"),
+        ("[spark]", '[mask]\nnull = ["a[0]"]\n[spark]', 9, "[mask]: 'null' has 'a[0]', in which '[' is no wildcard"),
+        ("[spark]", '[mask]\nnull = ["a\\u0000"]\n[spark]', 9, "no field's name has a NUL character"),
+        ('"notes"', '"s3:/bucket/notes"', 1,
+         "'checkpoint' is a path, or a URL with two slashes after 's3:', not 's3:/bucket/notes'"),
+        ('path = "mirror"', 'path = "file:/lake/x"', 15, "'path' is a path, or a URL with two slashes after 'file:'"),
+        *[
+            ('path = "mirror"', f'path = "s3://b/{name}"', 15, "a URL, and has no folder '.', '..' or without")
+            for name in ("a/../b", "./a", "a//b")
+        ],
         ("[spark]", '[trigger]\navailableNow = true\nevery = "1 second"\n[spark]', 10,
          "[trigger]: 'every' has no meaning with availableNow: leave one out"),
         ('kind = "changes"\npath = "changes"', 'kind = "own"\nfactory = "no_such_module:sink"', 12,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.spark.jobs import path_checks
-from headrace.spark.jobs.job_file import Job, JobError, parse_job
+from headrace.spark.jobs.job_file import Job, JobError, parse_job, read_job
 from headrace.spark.sinks.sink_options import SinkError
 
 
@@ -40,6 +40,64 @@ def test_a_checkpoint_is_no_place_for_what_else_the_job_has(tmp_path: Path, path
     }[key]  # fmt: skip
     with pytest.raises(SinkError, match=r"one path|one is inside the other"):
         job_of(tmp_path, **more)
+
+
+@pytest.mark.parametrize(
+    ("data", "checkpoint", "path"),
+    [
+        ("table", "checkpoint", "table"),
+        ("table", "checkpoint", "table/inside"),
+        ("table/data", "checkpoint", "table"),
+        ("checkpoint", "checkpoint", "table"),
+        ("checkpoint/data", "checkpoint", "table"),
+        ("data", "data/checkpoint", "table"),
+    ],
+)
+def test_the_data_directory_is_apart_from_all_else_and_its_server_is_not_started(
+    tmp_path: Path, data: str, checkpoint: str, path: str
+) -> None:
+    """`reset` would remove the database."""
+    source = {"path": data, "database": "d", "collection": "c", "startingPosition": "snapshot"}
+    given = {"checkpoint": checkpoint, "source": source, "sink": [{"kind": "mirror", "path": path}]}
+    with pytest.raises(SinkError, match=r"the data directory, the path of \[source\], (and|have)"):
+        parse_job(given, "job", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("key", ["checkpoint", "deadletter", "position", "schema_file"])
+def test_the_jobs_file_is_nothing_that_the_job_writes(tmp_path: Path, key: str) -> None:
+    file = tmp_path / "job.toml"
+    lines = {"checkpoint": '"checkpoint"', "errors": '"deadletter"', "deadletter": '"refused"'}
+    sink = 'kind = "mirror"\npath = "table"\nschema = "infer"\nschema_file = "columns"'
+    if key == "position":
+        sink = 'kind = "kafka"\nservers = "k:1"\ntopic = "t"\nposition = "job.toml"'
+    if key in lines:
+        lines[key] = '"./job.toml"'
+    if key == "schema_file":
+        sink = sink.replace('"columns"', '"job.toml"')
+    top = "\n".join(f"{name} = {value}" for name, value in lines.items())
+    source = 'uri = "mongodb://h"\ndatabase = "d"\ncollection = "c"\nstartingPosition = "snapshot"'
+    text = f"{top}\n[source]\n{source}\n[[sink]]\n{sink}\n"
+    file.write_text(text)
+    with pytest.raises(JobError, match="and the job's file have one path"):
+        read_job(file)
+
+
+def test_a_database_in_a_file_is_apart_from_what_reset_removes(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/checkpoint/copy.db"
+    with pytest.raises(SinkError, match="checkpoint and the database of a sink sql have paths of which one is inside"):
+        job_of(tmp_path, sink={"kind": "sql", "uri": uri, "table": "t"})
+    sinks = [{"kind": "sql", "uri": uri.replace("checkpoint", "lake"), "table": table} for table in ("t", "u")]
+    source = {"uri": "mongodb://h", "database": "d", "collection": "c", "startingPosition": "snapshot"}
+    parse_job({"checkpoint": "checkpoint", "source": source, "sink": sinks}, "job", tmp_path)
+
+
+@pytest.mark.parametrize("url", ["s3://b/lake", "s3a://b/lake", "s3a://b/lake/inside", "s3://b/%6Cake", "s3a://b"])
+def test_urls_of_one_folder_of_a_store_are_one_path(tmp_path: Path, url: str) -> None:
+    sinks = [{"kind": "mirror", "path": "s3://b/lake"}, {"kind": "history", "path": url}]
+    source = {"uri": "mongodb://h", "database": "d", "collection": "c", "startingPosition": "snapshot"}
+    with pytest.raises(SinkError, match=r"one path|one is inside the other"):
+        parse_job({"checkpoint": "checkpoint", "source": source, "sink": sinks}, "job", tmp_path)
 
 
 def test_a_checkpoint_inside_a_table_is_refused(tmp_path: Path) -> None:

@@ -218,12 +218,22 @@ def test_the_masked_update_of_a_masked_document_is_the_masked_document(
         ({"blur": ["a"]}, "there is no 'blur'"),
         ({"hash": ["a"], "key": "0123456789abcdef"}, "env:NAME"),
         ({"redact": [""]}, "no path"),
+        ({"truncate": {"a.*.b": 1}}, "no wildcard"),
+        ({"omit": ["a.$"]}, "no wildcard"),
+        ({"null": ["a[]"]}, "no wildcard"),
+        ({"null": ["a\0"]}, "NUL"),
         ({"redact": ["a.0.b", "a.c"]}, "below a one path has a number"),
     ],
 )
 def test_a_mask_that_cannot_be_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(MaskError, match=message):
         mask_of(**given)
+
+
+def test_a_name_with_the_character_of_a_wildcard_is_in_backticks() -> None:
+    mask = mask_of(redact=["`a[0]`", "`*`", "a.$id", "$a.$b"])
+    document = {"a[0]": 1, "*": 2, "a": {"$id": 3}, "$a": {"$b": 4}, "b": 5}
+    assert mask.document(document) == {"a[0]": "***", "*": "***", "a": {"$id": "***"}, "$a": {"$b": "***"}, "b": 5}
 
 
 def test_a_key_is_long_and_in_no_text() -> None:
