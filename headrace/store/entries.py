@@ -17,6 +17,7 @@ from struct import Struct
 from typing import Any, Final
 
 from headrace.values.bson import encode
+from headrace.values.rows import EqualRows, as_rows
 
 _INT32 = Struct("<i").pack
 _INT64 = Struct("<q").pack
@@ -112,8 +113,8 @@ def insert_entries(
 
     `retried` is for the first entry, as in `retried_entry`; it determines the values of the other entries.
     """
-    if len(documents) >= _ROW_COUNT_MIN and _have_one_length(documents) and _have_one_length(keys):
-        return _entries_of_one_length(head, documents, keys, first, wall_ms, retried)
+    if len(documents) >= _ROW_COUNT_MIN and (rows := as_rows(documents)) and (key_rows := as_rows(keys)):
+        return _entries_of_one_length(head, rows, key_rows, first, wall_ms, retried)
     before = head + _O
     end = _BEFORE_WALL + _INT64(wall_ms) + b"\x00"
     fixed = len(before) + len(_O2) + TAIL_BYTES + 4
@@ -142,17 +143,12 @@ def insert_entries(
     return made
 
 
-def _have_one_length(items: list[bytes]) -> bool:
-    size = len(items[0])
-    return len(items[-1]) == size and list(map(len, items)).count(size) == len(items)
-
-
 def _entries_of_one_length(
-    head: bytes, documents: list[bytes], keys: list[bytes], first: int, wall_ms: int, retried: tuple[int, int] | None
-) -> list[bytes]:
+    head: bytes, documents: EqualRows, keys: EqualRows, first: int, wall_ms: int, retried: tuple[int, int] | None
+) -> EqualRows:
     """Return the entries as `insert_entries` does, packed in half the time: each has the same length."""
     end = _BEFORE_WALL + _INT64(wall_ms)
-    sizes = len(head) + len(documents[0]) + len(keys[0]) + len(_O2)
+    sizes = len(head) + documents.row_bytes + keys.row_bytes + len(_O2)
     if retried is None:
         start, positions = _INT32(sizes + _PLAIN_BYTES) + head + _O, range(first, first + len(documents))
         return _rows(start, documents, _O2, keys, _BEFORE_TS, ("Q", positions), end + b"\0")
@@ -162,10 +158,10 @@ def _entries_of_one_length(
         _BEFORE_TS, ("Q", range(first + 1, last + 1)), end + _BEFORE_PREVIOUS, ("Q", range(first, last)),
         _PREVIOUS_END + b"\0",
     )  # fmt: skip
-    return insert_entries(head, documents[:1], keys[:1], first, wall_ms, retried) + rest
+    return EqualRows(insert_entries(head, documents[:1], keys[:1], first, wall_ms, retried) + rest, rest.row_bytes)
 
 
-def _rows(*columns: bytes | list[bytes] | tuple[str, range]) -> list[bytes]:
+def _rows(*columns: bytes | list[bytes] | tuple[str, range]) -> EqualRows:
     """Join columns to rows. A column is a constant, values of one length, or (format of `struct`, integers)."""
     formats, values = ["<"], list[Iterable[Any]]()
     for column in columns:
@@ -175,7 +171,8 @@ def _rows(*columns: bytes | list[bytes] | tuple[str, range]) -> list[bytes]:
         else:
             formats.append(f"{len(column if isinstance(column, bytes) else column[0])}s")
             values.append(repeat(column) if isinstance(column, bytes) else column)
-    return list(map(Struct("".join(formats)).pack, *values))
+    row = Struct("".join(formats))
+    return EqualRows(map(row.pack, *values), row.size)
 
 
 def previous_element(previous: int) -> bytes:

@@ -24,6 +24,7 @@ from headrace.store.indexes import index_entries
 from headrace.store.kv import Transaction
 from headrace.store.state import CountChange, DocumentCount, StoreState
 from headrace.store.view import View, bounded_key
+from headrace.values.rows import EqualRows, longest, total_bytes
 
 if TYPE_CHECKING:
     from headrace.store.client_transaction import ClientTransaction
@@ -84,7 +85,7 @@ class StagedEntries:
         """Add entries with the same topics, at the positions from `first` on."""
         self.keys += map(_KEY, range(first, first + len(entries)))
         self.entries += entries
-        self.entry_bytes += sum(map(len, entries))
+        self.entry_bytes += total_bytes(entries)
         self.add_run(topics, first, first + len(entries) - 1)
 
     def add_run(self, topics: tuple[str, ...], first: int, last: int) -> None:
@@ -305,7 +306,7 @@ class WriteTransaction(View):
             ready, ids, key_documents = identified_many(documents, prefix)
         except CommandError:
             return None
-        if max(map(len, ids)) > limits.KEY_BYTES_MAX + len(prefix):
+        if longest(ids) > limits.KEY_BYTES_MAX + len(prefix):
             return None
         before = self.clock_position
         first = self.reserve(len(ready))
@@ -314,7 +315,7 @@ class WriteTransaction(View):
         ):
             ready = [with_timestamps(document, position) for position, document in enumerate(ready, first)]
         record = self.next_record(collection, len(ready))
-        records = list(map(_KEY, range(record, record + len(ready))))
+        records = EqualRows(map(_KEY, range(record, record + len(ready))), 8)
         try:
             added = index_entries.of_many(self, collection, ready, records) if collection.maintained else []
         except CommandError:

@@ -380,7 +380,7 @@ def _of_one_length(buffer: bytes, at: int, end: int) -> list[bytes]:
     for place in range(at, at + 4):
         if buffer[place:end:size] != buffer[place : place + 1] * count:
             return []
-    return [buffer[start : start + size] for start in range(at, end, size)]
+    return [row for (row,) in struct.Struct(f"{size}s").iter_unpack(memoryview(buffer)[at:end])]
 
 
 def _document(buffer: bytes, at: int, end: int) -> tuple[bytes, int]:

@@ -23,6 +23,7 @@ from google_crc32c import value as crc32c
 
 from headrace.errors import CommandError
 from headrace.store.kv import Cursor, Table
+from headrace.values.rows import as_rows, longest
 
 CHECKSUM_BYTES: Final = 4
 RESIDUE: Final = 0x48674BC7
@@ -33,6 +34,8 @@ by these bytes, is 0. If a piece is damaged, the CRC is 0 only in one of 2^32 ca
 DAMAGED: Final = 305
 _PACK: Final = Struct("<I").pack
 _LONG_BYTES: Final = 256 * 1024
+_ROW_COUNT_MIN: Final = 16
+"""The number of values of one length from which on they are packed as rows with their checksums."""
 
 Describe = Callable[[Table, bytes], str]
 """Describes the thing stored under a table's key, for messages to clients."""
@@ -55,9 +58,13 @@ def with_checksum(key: bytes, value: bytes) -> bytes:
 
 def with_checksums(keys: Sequence[bytes], values: Sequence[bytes]) -> Iterable[bytes]:
     """Return the values as they are stored under the keys. Each is made when it is read."""
-    if max(map(len, values), default=0) > _LONG_BYTES:
+    rows = as_rows(values) if len(values) >= _ROW_COUNT_MIN else None
+    if longest(rows or values) > _LONG_BYTES:
         return map(with_checksum, keys, values)
-    return map(add, values, map(_PACK, map(crc32c, map(add, keys, values))))
+    checksums = map(crc32c, map(add, keys, values))
+    if rows is not None:
+        return map(Struct(f"<{rows.row_bytes}sI").pack, rows, checksums)
+    return map(add, values, map(_PACK, checksums))
 
 
 def is_intact(key: bytes, stored: bytes) -> bool:
