@@ -154,7 +154,7 @@ def _compared(
             )
         patterns = (collection if options.database else name,) if name and collection else options.collections
         log = compare_log(opened.log, replace(options, collections=patterns), counted)
-        whole = opened.log.progress().ended and options.documents == "extjson" and not options.columns
+        whole = opened.log.position().ended and options.documents == "extjson" and not options.columns
         if log.compared or not (database and collection) or options.others or not whole:
             return SinkVerification(str(sink), log.equal if log.compared else None, str(log))
         tables = [snapshot_of(opened.log)]
@@ -164,7 +164,7 @@ def _compared(
     for (server, uri), table in zip(servers.items(), tables, strict=True):
         if table is None or not (database and collection):
             return SinkVerification(str(sink), None, "cannot be compared")
-        if server and not table.state().token:
+        if server and not table.position().token:
             # The table of one of several collections may have no row of a server.
             if name and client_of(uri)[database][collection].find_one() is None:
                 continue
@@ -190,7 +190,7 @@ def _verified_copies(
         with only_reading():
             copy = copies.copy_of((database, collection))
             try:
-                token = copy.state().token
+                token = copy.position().token
             except TableGone as error:
                 yield SinkVerification(title, False, error_line(error))
                 continue

@@ -47,6 +47,4 @@ def _reached(sink: HistorySink | MirrorSink | PerCollectionSink, row: Row) -> st
         assert row.database
         assert row.collection
         return sink.reached((row.database, row.collection))
-    if isinstance(sink, HistorySink):
-        return sink.position().of_server(row.server).token
-    return sink.position().of_server(row.server or "").token
+    return sink.table.position().of_server(row.server).token

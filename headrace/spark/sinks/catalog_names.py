@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from headrace.spark.mongodb.collection_selection import Namespace, namespace_of, text_of
 from headrace.spark.sinks.table_paths import PathError, expression, filled, has_placeholders
 from headrace.spark.sinks.table_paths import overlap as paths_overlap
-from headrace.spark.tables.mirror_table import NotAMirror
+from headrace.spark.tables.position import NotAMirror, TablePosition
 from headrace.spark.tables.table_owner import NotOurTable, TableOwner
 
 
@@ -114,7 +114,7 @@ def _owner_of(name: str) -> Namespace | None:
     from headrace.spark.tables.catalog.catalog_table import CatalogTable
 
     try:
-        text = CatalogTable(name, "token STRING", get_session).state_text()
+        text = CatalogTable[TablePosition](name, get_session).state_text()
     except (AnalysisException, NotAMirror):
         return None
     owner = TableOwner.of(json.loads(text).get("owner", "")) if text else None

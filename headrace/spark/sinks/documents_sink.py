@@ -48,10 +48,10 @@ class DocumentsSink:
         self.owner: TableOwner | None = None
 
     def position(self) -> Progress:
-        return self.log.progress()
+        return self.log.position()
 
     def apply(self, batch: MicroBatch) -> BatchReport | None:
-        before = self.log.progress()
+        before = self.log.position()
         check_owner(before.owner, self.owner, self.log)
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None

@@ -143,7 +143,7 @@ class FoldTask:
     fold: Fold
     omit: Mask | None
 
-    def run(self, spark: SparkSession, table: DeltaDocuments) -> tuple[DocumentFiles, list[FoldedSlot]] | None:
+    def run(self, spark: SparkSession, table: DeltaDocuments[Any]) -> tuple[DocumentFiles, list[FoldedSlot]] | None:
         """Return the table's files and the result of each slot's task; None if the driver must fold the batch.
 
         The table may have new columns in either case.

@@ -49,7 +49,7 @@ class FoldingSink:
         """The table, if tasks may write its files."""
         self.staged_by_source = False
         """Whether the source was told to stage rows into the table's folder."""
-        self._table: Any = table
+        self.table: Any = table
         self._leftover_keys = LeftoverKeys(table, policy)
         self._several = several
         self._policy = checked_policy(policy)
@@ -60,7 +60,7 @@ class FoldingSink:
 
     def position(self) -> Any:
         """See `contract.Sink`."""
-        raise NotImplementedError
+        return self.table.position()
 
     def _fold(self, state: Any) -> Fold:
         """Return how tasks fold into a table in this state."""
@@ -141,15 +141,15 @@ class FoldingSink:
 
     def _apply(self, batch: MicroBatch) -> BatchReport | None:
         state = self.position()
-        check_owner(state.owner, self.owner, self._table)
+        check_owner(state.owner, self.owner, self.table)
         if state.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
         masked = batch.masked(self.omit)
         rows = masked.rows() if self._several else masked.rows_of_one_server()
         check_servers(
             has_several=bool(state.servers), has_rows=bool(state.token),
-            reads_several=SERVER in batch.table.column_names, table=self._table,
+            reads_several=SERVER in batch.table.column_names, table=self.table,
         )  # fmt: skip
-        before = rest_count_of(self._table)
+        before = rest_count_of(self.table)
         after, count = self._apply_rows(rows, batch.query, batch.number, state)
-        return batch.report(count, after.token, rest_count_of(self._table) - before)
+        return batch.report(count, after.token, rest_count_of(self.table) - before)

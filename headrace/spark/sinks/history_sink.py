@@ -28,15 +28,14 @@ from headrace.spark.tables.versions import DocumentVersion, OpenVersions, Versio
 class HistorySink(FoldingSink):
     """See `FoldingSink`. For a `table` of one of Spark's catalogs, in the format `using`, the path is empty."""
 
+    table: VersionTable
+
     def __init__(
         self, path: str | Path, *, policy: str = "follow", typed: TypedOptions | None = None, table: str = "",
         using: str = "", writers: str = "tasks",
     ) -> None:  # fmt: skip
-        self.table = _opened(path, typed, table, using)
-        super().__init__(self.table, policy, several=True, shared=checked_writers(writers) == "tasks")
-
-    def position(self) -> Progress:
-        return self.table.progress()
+        opened = _opened(path, typed, table, using)
+        super().__init__(opened, policy, several=True, shared=checked_writers(writers) == "tasks")
 
     def _fold(self, state: Progress) -> HistoryFold:
         return HistoryFold(state, self._policy)
@@ -56,12 +55,10 @@ class HistorySink(FoldingSink):
         after, changed, count = before, list[DocumentVersion](), 0
         for server, some in each.items():
             current = of_server(server, opened) if server else opened
-            versions = VersionChanges(
-                before.of_server(server or None), _renamed(current), self._all_of(server), self._policy
-            )
+            versions = VersionChanges(before.of_server(server), _renamed(current), self._all_of(server), self._policy)
             for row in some:
                 versions.take(row._replace(server=None))
-            after = after.with_server(server or None, versions.progress)
+            after = after.with_server(server, versions.progress)
             changed += [replace(each, key=server_key(server, each.key)) for each in versions.changed.values()]
             count += versions.event_count
         return after, changed, count

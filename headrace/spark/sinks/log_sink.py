@@ -74,7 +74,7 @@ class LogSink:
         """The fields that the table omits; with any, the driver collects the rows."""
 
     def position(self) -> Progress:
-        return self.log.progress()
+        return self.log.position()
 
     def apply(self, batch: MicroBatch) -> BatchReport | None:
         return self._apply(batch, self._before())
@@ -173,7 +173,7 @@ class LogSink:
 
     def _before(self) -> Progress:
         """Return the progress of the table. Raise NotOurTable if it belongs to another sink."""
-        before = self.log.progress()
+        before = self.log.position()
         check_owner(before.owner, self.owner, self.log)
         return before
 

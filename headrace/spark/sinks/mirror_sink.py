@@ -53,23 +53,21 @@ def mirror_sink(
 class MirrorSink(FoldingSink):
     """See `FoldingSink`. `rows_max` bounds one commit, but a transaction is never split."""
 
+    table: MirrorTable
+
     def __init__(
         self, table: MirrorTable, policy: str = "follow", rows_max: int = _UNBOUNDED, *, several: bool = False,
         shared: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(table, policy, several=several, shared=shared)
-        self.table = table
         self._rows_max = rows_max
-
-    def position(self) -> MirrorState:
-        return self.table.state()
 
     def _fold(self, state: MirrorState) -> MirrorFold:
         return MirrorFold(state)
 
     def apply_rows(self, rows: list[Row], query: str, batch: int) -> int:
         """Commit rows, in order, as (the last of) batch `batch` of `query`. Return the number of new events."""
-        return self._apply_rows(rows, query, batch, self.table.state())[1]
+        return self._apply_rows(rows, query, batch, self.position())[1]
 
     def _apply_rows(self, rows: list[Row], query: str, batch: int, state: MirrorState) -> tuple[MirrorState, int]:
         self._check(rows, state)
@@ -91,7 +89,7 @@ class MirrorSink(FoldingSink):
         """Raise CollectionGone if a row is a drop, a rename or an invalidate and the policy is `fail`."""
         if self._policy == "fail":
             for row in rows:
-                if row.operationType in INVALIDATING and row.token > state.of_server(row.server or "").token:
+                if row.operationType in INVALIDATING and row.token > state.of_server(row.server).token:
                     raise CollectionGone(f"{row.operationType} of {row.database}.{row.collection} at {row.token}")
 
 

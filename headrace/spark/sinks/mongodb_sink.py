@@ -103,7 +103,7 @@ class PerCollectionSink:
 
     def reached(self, name: Namespace) -> str:
         """Return the token up to which the target has the collection's events; empty if it has none."""
-        return self.copy_of(name).state().token
+        return self.copy_of(name).position().token
 
     def copy_of(self, name: Namespace) -> MongoMirror:
         """Return the copy of a collection of the source."""
@@ -125,7 +125,7 @@ class PerCollectionSink:
         count = 0
         for namespace, rows in pending.items():
             table = self._table(namespace)
-            state = table.state()
+            state = table.position()
             if batch and state.has(batch.query, batch.number):
                 continue
             sink = MirrorSink(table, "keep" if self._policy == "keep" else "follow", limits.SINK_ROW_COUNT_MAX)
@@ -139,7 +139,7 @@ class PerCollectionSink:
         if row.operationType not in {"drop", "rename"} or not (row.database and row.collection):
             return
         table = self._table(self._namespace(row.database, row.collection))
-        if row.token <= table.state().token or self._policy == "keep":
+        if row.token <= table.position().token or self._policy == "keep":
             return
         if self._policy == "fail":
             raise CollectionGone(f"{row.operationType} of {row.database}.{row.collection} at {row.token}")

@@ -22,7 +22,7 @@ from typing import Any, Final
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from headrace.spark.tables.open_table import OpenDeltaTable
+from headrace.spark.tables.delta_files import OpenDeltaTable
 from headrace.spark.tables.table_location import location_of
 
 REFUSED: Final = "refused"

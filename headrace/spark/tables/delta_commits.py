@@ -9,7 +9,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 
 from headrace import limits
-from headrace.spark.tables.mirror_table import STATE_KEY
+from headrace.spark.tables.position import STATE_KEY
 from headrace.spark.tables.progress import Progress
 
 # Each commit adds about one small file. After `COMPACT_COMMITS` commits these are joined; the joined files less often.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
@@ -22,6 +22,7 @@ from headrace.spark.rows.events import SERVER
 from headrace.spark.tables.delta_commits import byte_count, commit_properties, compact_small_files, newest_commit
 from headrace.spark.tables.delta_files import (
     FileWriter,
+    OpenDeltaTable,
     StoredFile,
     is_plain,
     read_file,
@@ -29,9 +30,8 @@ from headrace.spark.tables.delta_files import (
 )
 from headrace.spark.tables.document_codec import DocumentCodec, EncodedRows
 from headrace.spark.tables.document_files import DocumentFile, DocumentFiles
-from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror, key_texts
-from headrace.spark.tables.open_table import OpenDeltaTable
-from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.mirror_table import key_texts
+from headrace.spark.tables.position import STATE_KEY, NotAMirror, TablePosition
 from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.tables.typed.table_schema import (
@@ -43,17 +43,21 @@ from headrace.spark.tables.typed.table_schema import (
 )
 from headrace.spark.tables.written_file import WrittenFile
 
+Position = TypeVar("Position", bound=TablePosition)
 Reshape = Callable[[pa.Table], pa.Table]
 
 
-class DeltaDocuments:
-    """The table at a location. `partition_by` is a column that only partitions the table, if any."""
+class DeltaDocuments(Generic[Position]):
+    """The table at a location, with a position of the type `kept`. `partition_by` is a column that only partitions the
+    table, if any."""
 
     compact_commits: int = 100
     """The number of commits after which small files are joined."""
 
-    def __init__(self, location: TableLocation, codec: DocumentCodec, partition_by: str = "") -> None:
-        self.location, self.codec = location, codec
+    def __init__(
+        self, kept: type[Position], location: TableLocation, codec: DocumentCodec, partition_by: str = ""
+    ) -> None:  # fmt: skip
+        self._kept, self.location, self.codec = kept, location, codec
         self._open_table = OpenDeltaTable(location)
         own = [codec.name(partition_by)] if partition_by else []
         self.partition_by = [*own, *(field.name for field in codec.partitions)]
@@ -199,9 +203,18 @@ class DeltaDocuments:
             count *= 2
         return Slots(count)
 
-    def properties(self, state: Any, metadata: Mapping[str, str]) -> CommitProperties:
-        """Return the properties of a commit of this state, with other metadata."""
-        raise NotImplementedError
+    def position(self) -> Position:
+        """Return the last committed position; the first one if the table does not exist. Raise NotAMirror."""
+        table = self._open_table.now()
+        if table is None:
+            return self._kept()
+        commit = self.commit_of(table)
+        self.codec.columns(commit)
+        return self._kept.of(str(commit[STATE_KEY]))
+
+    def properties(self, position: Position, metadata: Mapping[str, str]) -> CommitProperties:
+        """Return the properties of a commit of this position, with other metadata."""
+        return commit_properties(position.text(), position.query, position.batch, metadata)
 
     def files(self, slots: Slots) -> DocumentFiles | None:
         """Return the table's files, for tasks that rewrite them; None if the driver must fold."""
@@ -256,11 +269,11 @@ class DeltaDocuments:
         files: DocumentFiles,
         added: Iterable[WrittenFile],
         removed: Iterable[str],
-        state: Any,
+        position: Position,
         rest_count: int = 0,
     ) -> None:
-        """Replace files and store the state, durably: both or neither."""
-        table, properties = self._open_table.now(), self.properties(state, files.commit)
+        """Replace files and store the position, durably: both or neither."""
+        table, properties = self._open_table.now(), self.properties(position, files.commit)
         if table is None:
             actions = [file.added(SystemClock().now_ms()) for file in added]
             self.location.create()
@@ -284,22 +297,6 @@ class DeltaDocuments:
         now = self._open_table.now()
         assert now is not None
         return now
-
-
-class ProgressTable(DeltaDocuments):
-    """A table whose state is a `Progress`."""
-
-    def progress(self) -> Progress:
-        """Return the last committed progress; `Progress()` if the table does not exist. Raise NotAMirror."""
-        table = self._open_table.now()
-        if table is None:
-            return Progress()
-        commit = self.commit_of(table)
-        self.codec.columns(commit)
-        return Progress.of(str(commit[STATE_KEY]))
-
-    def properties(self, state: Progress, metadata: Mapping[str, str]) -> CommitProperties:
-        return commit_properties(state.text(), state.query, state.batch, metadata)
 
 
 def _filled(rows: pa.Table, schema: pa.Schema) -> pa.Table:

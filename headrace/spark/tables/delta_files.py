@@ -24,12 +24,33 @@ from deltalake.transaction import create_table_with_add_actions
 from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.rows.tokens import TIME_END
-from headrace.spark.tables.open_table import OpenDeltaTable
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.tables.written_file import OpenFile, WrittenFile
 
 # Properties of tables that only some writers support.
 _STRANGE: Final = ("delta.columnMapping.mode", "delta.constraints")
+
+
+class OpenDeltaTable:
+    """The table at a location, for a sink's lifetime. Others may commit to it meanwhile, but not remove it.
+
+    Opening reads every commit since the table's last checkpoint; refreshing reads only new ones.
+    """
+
+    def __init__(self, location: TableLocation) -> None:
+        self.location = location
+        self._table: DeltaTable | None = None
+
+    def now(self) -> DeltaTable | None:
+        """Return the table in its present state; None if it does not exist."""
+        if self._table is None:
+            self._table = self.location.table()
+        else:
+            self._table.update_incremental()
+        return self._table
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OpenDeltaTable, (self.location,)
 
 
 def fits(table: DeltaTable, schema: pa.Schema) -> bool:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
-from headrace.spark.tables.delta_documents import ProgressTable
+from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.delta_files import add_files, files_between, fits, note
 from headrace.spark.tables.document_codec import DocumentCodec
 from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
@@ -21,12 +21,12 @@ from headrace.spark.tables.typed.typed_events import EventConverter, TypedEvents
 from headrace.spark.tables.written_file import WrittenFile
 
 
-class DeltaLog(ProgressTable):
+class DeltaLog(DeltaDocuments[Progress]):
     """See `event_log.SharedLog`. Rows come with documents as text; with `typed`, they are stored as typed columns."""
 
     def __init__(self, path: str | Path, typed: TypedOptions | None = None) -> None:
         location = location_of(path)
-        super().__init__(location, TypedEvents(typed, f"log {location}") if typed else DocumentCodec())
+        super().__init__(Progress, location, TypedEvents(typed, f"log {location}") if typed else DocumentCodec())
 
     def append(self, rows: pa.Table, progress: Progress) -> None:
         table = self._open_table.now()

@@ -12,27 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 
-from headrace.spark.tables.delta_commits import commit_properties
 from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.delta_files import StoredFile, note, stored_files
 from headrace.spark.tables.document_codec import DocumentCodec
 from headrace.spark.tables.document_files import DocumentFiles
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
-from headrace.spark.tables.mirror_table import (
-    STATE_KEY,
-    NotAMirror,
-    keys_condition,
-    schema,
-    state_of,
-    state_text,
-    stored_rows_of,
-    upserted,
-)
+from headrace.spark.tables.mirror_table import keys_condition, schema, stored_rows_of, upserted
+from headrace.spark.tables.position import NotAMirror
 from headrace.spark.tables.slots import BUCKET, Slots
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.typed.table_schema import SchemaChange, TypedOptions
@@ -41,7 +32,7 @@ from headrace.spark.tables.typed.typed_codec import TypedCodec
 _BUCKETS_KEY: Final = "headrace.buckets"
 
 
-class DeltaMirror(DeltaDocuments):
+class DeltaMirror(DeltaDocuments[MirrorState]):
     """See `mirror_table.MirrorTable`. `buckets` cannot change after the table is created; 0 for no buckets."""
 
     compact_commits = 50
@@ -49,18 +40,14 @@ class DeltaMirror(DeltaDocuments):
     def __init__(self, path: str | Path, buckets: int = 0, typed: TypedOptions | None = None) -> None:
         location = location_of(path)
         codec = TypedCodec(typed, f"mirror {location}") if typed else DocumentCodec()
-        super().__init__(location, codec, BUCKET if buckets else "")
+        super().__init__(MirrorState, location, codec, BUCKET if buckets else "")
         self._slots = Slots(1, buckets)
 
-    def state(self) -> MirrorState:
-        table = self._open_table.now()
-        if table is None:
-            return MirrorState()
-        commit = self.commit_of(table)
-        self.codec.columns(commit)
+    def commit_of(self, table: DeltaTable) -> dict[str, Any]:
+        commit = super().commit_of(table)
         if (buckets := int(commit.get(_BUCKETS_KEY, "0"))) != self._slots.buckets:
             raise NotAMirror(f"the Delta table {self} has {buckets} buckets, not {self._slots.buckets}")
-        return state_of(commit[STATE_KEY])
+        return commit
 
     def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
         wanted = list(keys)
@@ -108,6 +95,6 @@ class DeltaMirror(DeltaDocuments):
     def files(self, slots: Slots) -> DocumentFiles | None:
         return self.files_for(slots, self._slots.bucketed(schema().empty_table()).schema)
 
-    def properties(self, state: MirrorState, metadata: Mapping[str, str]) -> CommitProperties:
+    def properties(self, position: MirrorState, metadata: Mapping[str, str]) -> CommitProperties:
         buckets = {_BUCKETS_KEY: str(self._slots.buckets)} if self._slots.buckets else {}
-        return commit_properties(state_text(state), state.query, state.batch, {**metadata, **buckets})
+        return super().properties(position, {**metadata, **buckets})

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class EventLog(Protocol):
     """An append-only table. The commit of its rows also stores the progress. It has one writer at a time."""
 
-    def progress(self) -> Progress:
-        """Return the last committed progress; `Progress()` if the table does not exist."""
+    def position(self) -> Progress:
+        """Return the last committed position; `Progress()` if the table does not exist."""
 
     def append(self, rows: pa.Table, progress: Progress) -> None:
         """Append rows (perhaps none) and store the progress, durably: both or neither."""

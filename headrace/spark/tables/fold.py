@@ -35,6 +35,7 @@ from headrace.spark.rows.json_documents import JsonDocument, with_fields
 from headrace.spark.rows.key_identity import key_identity, same_document_key
 from headrace.spark.rows.server_keys import of_server, rows_by_server, server_key, split_server_key
 from headrace.spark.tables.apply_update import CannotApply, apply_update
+from headrace.spark.tables.position import TablePosition
 from headrace.spark.tables.refused_rows import RowRefused
 
 if TYPE_CHECKING:
@@ -65,37 +66,17 @@ class MirrorRow:
 
 
 @dataclass(frozen=True, slots=True)
-class MirrorState:
-    """The state that a mirror stores with its rows, in the same commit.
+class MirrorState(TablePosition):
+    """The position of a mirror. Up to `snapshot_token`, where the snapshot ended, an update may find no row.
 
-    Every event up to `token` is applied. Up to `snapshot_token`, where the snapshot ended, an update may find no row.
-    `batch` is the last batch of the query `query`. While a snapshot replaces earlier rows, `begun` is the token at
-    which it began, and rows with a smaller token no longer count. `snapshot_began` is the token at which the last
-    snapshot began; if `snapshot_token` is empty, that snapshot is not complete.
+    While a snapshot replaces earlier rows, `begun` is the token at which it began, and rows with a smaller token no
+    longer count. `snapshot_began` is the token at which the last snapshot began; if `snapshot_token` is empty, that
+    snapshot is not complete.
     """
 
-    token: str = ""
     snapshot_token: str = ""
-    query: str = ""
-    batch: int = -1
     begun: str = ""
-    owner: str = ""
-    """The owner of the table (`table_owner.py`); empty if a program without a job made it."""
     snapshot_began: str = ""
-    leftovers: bool = False
-    """Whether the table may still have rows of a collection that is gone (`leftover_keys.py`)."""
-    servers: Mapping[str, MirrorState] = field(default_factory=dict)
-    """The state of each of several servers, by its name. `token` is then the last token of all servers."""
-
-    def of_server(self, server: str) -> MirrorState:
-        """Return the state for folding rows of this server; an empty name stands for the only server."""
-        return self.servers.get(server, _NEW) if server else self
-
-    def with_server(self, server: str, state: MirrorState) -> MirrorState:
-        """Return the state with `state` as the state of this server."""
-        if not server:
-            return state
-        return replace(self, token=max(self.token, state.token), servers={**self.servers, server: state})
 
     @property
     def in_snapshot(self) -> bool:
@@ -106,13 +87,6 @@ class MirrorState:
         """Whether the document of an event at `token` may be missing: the snapshot has not read it yet, or did not find
         it."""
         return self.in_snapshot or token <= self.snapshot_token
-
-    def has(self, query: str, batch: int) -> bool:
-        """Whether this batch of this query is committed."""
-        return self.query == query and batch <= self.batch
-
-
-_NEW: Final = MirrorState()
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 from headrace.spark.rows.events import SERVER
 from headrace.spark.rows.server_keys import server_key, split_server_key
 from headrace.spark.rows.tokens import Token
-from headrace.spark.tables.delta_documents import ProgressTable
+from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.delta_files import StoredFile, note, stored_files
 from headrace.spark.tables.document_codec import DocumentCodec
 from headrace.spark.tables.document_files import DocumentFiles
@@ -58,8 +58,8 @@ CURRENT: Final = "current"
 class VersionTable(Protocol):
     """The versions, and the progress in the same commit. It has one writer at a time."""
 
-    def progress(self) -> Progress:
-        """Return the last committed progress; `Progress()` if the table does not exist. Raise NotAMirror."""
+    def position(self) -> Progress:
+        """Return the last committed position; `Progress()` if the table does not exist. Raise NotAMirror."""
 
     def current(self, keys: Iterable[str] | None = None, confirmed_before: str = "") -> dict[str, DocumentVersion]:
         """Return the valid versions by key: all, or only those of `keys`, or only those last confirmed before a token.
@@ -77,13 +77,14 @@ class VersionTable(Protocol):
         """Return all versions, in any order."""
 
 
-class HistoryTable(ProgressTable):
+class HistoryTable(DeltaDocuments[Progress]):
     """See `VersionTable`. `typed`: documents are typed columns; the other columns get the prefix `_`, and `_id` is
     `_key`."""
 
     def __init__(self, path: str | Path, typed: TypedOptions | None = None) -> None:
         location = location_of(path)
-        super().__init__(location, TypedCodec(typed, f"history {location}") if typed else DocumentCodec(), CURRENT)
+        codec = TypedCodec(typed, f"history {location}") if typed else DocumentCodec()
+        super().__init__(Progress, location, codec, CURRENT)
 
     def current(self, keys: Iterable[str] | None = None, confirmed_before: str = "") -> dict[str, DocumentVersion]:
         wanted = None if keys is None else set(keys)

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, Row
 from headrace.spark.rows.key_identity import has_numbers, is_plain_number, key_identity, number_texts
 from headrace.spark.rows.server_keys import server_key, split_server_key
-from headrace.spark.tables.fold import DOCUMENT_OPERATIONS, INVALIDATING, MirrorState, key_of
-from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.fold import DOCUMENT_OPERATIONS, INVALIDATING, key_of
+from headrace.spark.tables.position import TablePosition
 
 _LEAVES_ROWS: Final = INVALIDATING | {SNAPSHOT_BEGIN}
 
@@ -38,7 +38,7 @@ class LeftoverKeys:
         self._many: dict[str, list[str]] | None = None
         """Keys that have many texts, by their identity."""
 
-    def same_as(self, rows: Iterable[Row], state: MirrorState | Progress) -> set[str]:
+    def same_as(self, rows: Iterable[Row], state: TablePosition) -> set[str]:
         """Return other texts that the keys of these rows may have in the table; none if the table has kept no rows."""
         rows = list(rows)
         if self._keeps and any(row.operationType in _LEAVES_ROWS for row in rows):

@@ -7,9 +7,7 @@ written in the same commit as its rows, so a crash leaves both or neither.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -20,12 +18,6 @@ from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 if TYPE_CHECKING:
     import pyarrow as pa
 
-STATE_KEY: Final = "headrace"
-
-
-class NotAMirror(RuntimeError):
-    """The table at the path is no mirror, or another program wrote it."""
-
 
 class TableGone(RuntimeError):
     """The table is missing, although the job's checkpoint or the sink's own position says that it was begun."""
@@ -34,8 +26,8 @@ class TableGone(RuntimeError):
 class ReadMirror(Protocol):
     """The content of a mirror, for a comparison."""
 
-    def state(self) -> MirrorState:
-        """Return the last committed state; `MirrorState()` if the table does not exist. Raise NotAMirror, TableGone."""
+    def position(self) -> MirrorState:
+        """Return the last committed position; `MirrorState()` if there is no table. Raise NotAMirror, TableGone."""
 
     def read(self) -> pa.Table:
         """Return all rows, in any order."""
@@ -127,34 +119,6 @@ def stale_condition(changes: MirrorChanges) -> str:
         for server, before in changes.stale_of_servers.items()
     ]
     return " or ".join(each)
-
-
-def state_text(state: MirrorState) -> str:
-    """Return the state as JSON, as it is stored."""
-    return json.dumps(state_fields(state))
-
-
-def state_fields(state: MirrorState) -> dict[str, Any]:
-    """Return the fields of the state to store, without `servers` if there is only one server."""
-    fields = asdict(state)
-    servers = {name: state_fields(each) for name, each in state.servers.items()}
-    del fields["servers"]
-    return fields | ({"servers": servers} if servers else {})
-
-
-def state_of(text: str) -> MirrorState:
-    """Return the state from the text that `state_text` returned."""
-    return _state_of(json.loads(text))
-
-
-def _state_of(given: dict[str, Any]) -> MirrorState:
-    if unknown := given.keys() - MirrorState.__dataclass_fields__.keys():
-        raise NotAMirror(
-            f"the table is no mirror: its position has {', '.join(sorted(unknown))}, as another sink's has"
-        )
-    return MirrorState(
-        **given | {"servers": {name: _state_of(each) for name, each in given.get("servers", {}).items()}}
-    )
 
 
 def stored_rows(table: pa.Table) -> dict[str, MirrorRow]:

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from headrace.durable_files import replace_file, sync_folder
 from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
-from headrace.spark.tables.mirror_table import STATE_KEY
+from headrace.spark.tables.position import STATE_KEY
 from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
 from headrace.spark.tables.staged_files import Convert
 from headrace.spark.tables.table_location import local_folder, location_of
@@ -48,7 +48,7 @@ class ParquetLog:
     def __str__(self) -> str:
         return str(self._path)
 
-    def progress(self) -> Progress:
+    def position(self) -> Progress:
         number = self._last()
         # Spark ignores a key that it does not know.
         return Progress() if number is None else Progress.of(self._lines(number)[-1][STATE_KEY])

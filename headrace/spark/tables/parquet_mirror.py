@@ -19,18 +19,8 @@ import pyarrow.parquet as pq
 from headrace.durable_files import replace_file
 from headrace.spark.rows.events import SERVER
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
-from headrace.spark.tables.mirror_table import (
-    STATE_KEY,
-    NotAMirror,
-    id_texts,
-    key_texts,
-    names_of,
-    schema,
-    state_of,
-    state_text,
-    stored_rows_of,
-    upserted,
-)
+from headrace.spark.tables.mirror_table import id_texts, key_texts, names_of, schema, stored_rows_of, upserted
+from headrace.spark.tables.position import STATE_KEY, NotAMirror
 from headrace.spark.tables.table_location import local_folder
 
 
@@ -44,13 +34,13 @@ class ParquetMirror:
     def __str__(self) -> str:
         return str(self._path)
 
-    def state(self) -> MirrorState:
+    def position(self) -> MirrorState:
         if not self._file.exists():
             return MirrorState()
         metadata = pq.read_schema(self._file).metadata or {}
         if STATE_KEY.encode() not in metadata:
             raise NotAMirror(f"{self._file} was not written by a mirror")
-        return state_of(metadata[STATE_KEY.encode()].decode())
+        return MirrorState.of(metadata[STATE_KEY.encode()].decode())
 
     def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
         wanted = list(keys)
@@ -71,7 +61,7 @@ class ParquetMirror:
         if not changes.clear and self._file.exists():
             table = pa.concat_tables([changes.remaining(self.read()), table])
         self._path.mkdir(parents=True, exist_ok=True)
-        table = table.replace_schema_metadata({STATE_KEY: state_text(changes.state)})
+        table = table.replace_schema_metadata({STATE_KEY: changes.state.text()})
         replace_file(
             self._file, lambda path: pq.write_table(table, path, compression="zstd"), temporary="_writing.parquet"
         )

@@ -15,12 +15,11 @@ of its server.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.tables.position import TablePosition
 
 _SNAPSHOTS = frozenset({SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END})
 
@@ -28,32 +27,20 @@ IDENTITY = ("operationType", "token", "documentKey", "server")
 RowIdentity = tuple[str | None, str, str | None, str | None]
 
 
-class OtherPosition(RuntimeError):
-    """The stored position of a table is of another kind of sink: the table belongs to another sink."""
-
-
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """Every event up to `token` is applied. The last snapshot began at `begun`; it is complete if `ended` is not empty.
+class Progress(TablePosition):
+    """The position of a log or a history. The last snapshot began at `begun`; it is complete if `ended` is not empty.
 
     While a snapshot is repeated, `again` is the token at which it began; otherwise it is empty. `earlier` has the
-    beginnings and ends of the complete snapshots before the last. With several servers, `servers` has the progress of
-    each, and `token` is the last token of all. `source` is the fingerprint of the rows' stream, if known.
+    beginnings and ends of the complete snapshots before the last. `source` is the fingerprint of the rows' stream, if
+    known.
     """
 
-    token: str = ""
     begun: str = ""
     ended: str = ""
     again: str = ""
-    query: str = ""
-    batch: int = -1
     earlier: tuple[tuple[str, str], ...] = ()
-    servers: Mapping[str, Progress] = field(default_factory=dict)
     source: str = ""
-    owner: str = ""
-    """The owner of the table (`table_owner.py`); empty if a program without a job made it."""
-    leftovers: bool = False
-    """Whether open versions of a collection that is gone may remain (`leftover_keys.py`)."""
     removed: str = ""
     """Rows with tokens before this one were removed as too old; empty if none were."""
 
@@ -61,10 +48,6 @@ class Progress:
     def in_snapshot(self) -> bool:
         """Whether a snapshot has begun and is not complete."""
         return bool(self.begun) and not self.ended
-
-    def has(self, query: str, batch: int) -> bool:
-        """Whether this batch of this query is committed."""
-        return self.query == query and batch <= self.batch
 
     def snapshots(self) -> tuple[tuple[str, str], ...]:
         """Return the beginnings and ends of all complete snapshots, in order."""
@@ -75,40 +58,9 @@ class Progress:
         token_now = max(self.token, token)
         return replace(self, begun=token, ended="", again="", token=token_now, earlier=self.snapshots())
 
-    def of_server(self, server: str | None) -> Progress:
-        """Return the progress for judging a row of this server; None stands for the only server."""
-        return self if server is None else self.servers.get(server, _NOTHING)
-
-    def with_server(self, server: str | None, progress: Progress) -> Progress:
-        """Return the progress with `progress` as the progress of this server."""
-        if server is None:
-            return progress
-        return replace(self, token=max(self.token, progress.token), servers={**self.servers, server: progress})
-
     def oldest_snapshot_begin(self) -> str:
         """Return the token of the first row that a last snapshot of any server may have."""
         return min((progress.begun for progress in self.servers.values()), default=self.begun)
-
-    def text(self) -> str:
-        """Return the progress as JSON, to store with the data."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of(cls, text: str) -> Progress:
-        """Return the progress from the text that `text` returned."""
-        given = json.loads(text)
-        if unknown := given.keys() - cls.__dataclass_fields__.keys():
-            raise OtherPosition(f"a position with {', '.join(sorted(unknown))} is not that of a log or a history")
-        return cls._of(given)
-
-    @classmethod
-    def _of(cls, given: dict[str, Any]) -> Progress:
-        earlier = tuple(tuple(each) for each in given.pop("earlier", ()))
-        servers = {name: cls._of(progress) for name, progress in given.pop("servers", {}).items()}
-        return cls(**given, earlier=earlier, servers=servers)
-
-
-_NOTHING = Progress()
 
 
 def identity(row: Row) -> RowIdentity:

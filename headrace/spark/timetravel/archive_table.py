@@ -66,7 +66,7 @@ class ArchiveTable:
 
     def __init__(self, path: str) -> None:
         # Imported here, because readers without an archive need no Delta.
-        from headrace.spark.tables.open_table import OpenDeltaTable
+        from headrace.spark.tables.delta_files import OpenDeltaTable
         from headrace.spark.tables.table_location import location_of
 
         self._path = path

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.clock import SystemClock
 from headrace.spark.tables.catalog.catalog_table import CatalogTable
+from headrace.spark.tables.position import TablePosition
 from headrace.spark.upkeep.delta_upkeep import UpkeepReport
 from headrace.spark.upkeep.upkeep_options import UpkeepOptions
 
@@ -24,7 +25,7 @@ class CatalogUpkeep:
 
     def __init__(self, name: str, options: UpkeepOptions, get_session: Callable[[], SparkSession]) -> None:
         self.location, self.options = name, options
-        self._table = CatalogTable(name, "token STRING", get_session)
+        self._table = CatalogTable[TablePosition](name, get_session)
 
     def run(self, *, stop: Callable[[], bool] = lambda: False, thorough: bool = False) -> UpkeepReport:
         """Join small files, in up to one commit; the table need not exist. Raise NotAMirror for a table of no sink."""

@@ -20,8 +20,8 @@ from deltalake import CommitProperties, DeltaTable
 from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.tables.delta_commits import byte_count, cluster_columns, newest_commit
-from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror
-from headrace.spark.tables.open_table import OpenDeltaTable
+from headrace.spark.tables.delta_files import OpenDeltaTable
+from headrace.spark.tables.position import STATE_KEY, NotAMirror
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.upkeep.log_files import cut_of, remove_log_before

@@ -66,7 +66,7 @@ class LogComparison:
 
 def compare_log(log: EventLog, options: SourceOptions, counted: Counted = ignored) -> LogComparison:
     """Compare the range on both sides. Raise PositionLost if the server no longer has all of it."""
-    progress, table = log.progress(), log.read()
+    progress, table = log.position(), log.read()
     if not options.others:
         return _compared(table, progress, options, progress.removed, counted)
     named = [(server_name(one.uri), one) for one in options.servers]

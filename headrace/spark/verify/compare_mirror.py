@@ -33,7 +33,8 @@ from headrace.spark.tables.fold import (
     fold,
     key_of,
 )
-from headrace.spark.tables.mirror_table import NotAMirror, ReadMirror, stored_rows
+from headrace.spark.tables.mirror_table import ReadMirror, stored_rows
+from headrace.spark.tables.position import NotAMirror
 from headrace.spark.timetravel.snapshot import Snapshot
 from headrace.spark.verify.compare_log import Counted, ignored
 from headrace.values.arrow import COLUMNS
@@ -115,11 +116,11 @@ def compare_table(
     options = SourceOptions(uri, database, collection)
     feed = MongoDBStream(replace(options, stream=dict.fromkeys(described, True)))
     for _ in range(_ATTEMPTS):
-        state = mirror.state()
+        state = mirror.position()
         if not state.token:
             raise NotAMirror(f"nothing of {database}.{collection} was mirrored yet")
         table = mirror.read()
-        if mirror.state() != state:
+        if mirror.position() != state:
             # A commit came in between: the rows may be of another token than the state.
             continue
         rows = stored_rows(table)

@@ -31,7 +31,7 @@ _POLL_S: Final = 0.1
 class ReadTable:
     """See `mirror_table.ReadMirror`."""
 
-    state: Callable[[], MirrorState]
+    position: Callable[[], MirrorState]
     read: Callable[[], pa.Table]
 
 
@@ -42,15 +42,15 @@ def rows_of_server(mirror: ReadMirror, server: str) -> ReadTable:
         rows = mirror.read()
         return rows.filter(pc.equal(rows.column(SERVER), server)).drop_columns([SERVER])
 
-    return ReadTable(lambda: mirror.state().of_server(server), read)
+    return ReadTable(lambda: mirror.position().of_server(server), read)
 
 
 def current_versions(history: VersionTable, server: str = "") -> ReadTable:
     """Return a history's current versions; with several servers, those of one server."""
 
     def state() -> MirrorState:
-        progress = history.progress().of_server(server or None)
-        return MirrorState(progress.token, progress.ended, progress.query, progress.batch)
+        progress = history.position().of_server(server)
+        return MirrorState(progress.token, progress.ended, query=progress.query, batch=progress.batch)
 
     def read() -> pa.Table:
         versions = of_server(server, history.current()) if server else history.current()
@@ -63,11 +63,11 @@ def snapshot_of(log: EventLog) -> ReadTable:
     """Return the snapshot at the end of a log that has no later events."""
 
     def state() -> MirrorState:
-        token = log.progress().token
+        token = log.position().token
         return MirrorState(token, token)
 
     def read() -> pa.Table:
-        begun = log.progress().begun
+        begun = log.position().begun
         rows = MicroBatch("", 0, log.read()).rows()
         kept = (row for row in rows if row.operationType == SNAPSHOT and row.token >= begun)
         return _table((key_of(row), row.fullDocument, row.token) for row in kept)
@@ -85,7 +85,7 @@ def complete_copy(copy: MongoMirror) -> ReadTable:
             if clock.monotonic_ms() > end_ms:
                 raise CollectionUnstable(f"a commit to {copy} takes too long to wait for")
             pause.wait(_POLL_S)
-        return copy.state()
+        return copy.position()
 
     return ReadTable(state, copy.read)
 
@@ -97,7 +97,7 @@ def at_position(table: ReadMirror, token: str) -> ReadTable:
     """
 
     def state() -> MirrorState:
-        state = table.state()
+        state = table.position()
         if not state.token:
             return state
         return replace(state, token=position_after(Token(max(state.token, token))).text)

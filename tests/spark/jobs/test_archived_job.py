@@ -32,12 +32,12 @@ def test_a_jobs_table_knows_its_stream_and_goes_on_when_it_is_quiet(spark: Spark
         job = parse_job(given, "archive", tmp_path)
         client.d.c.insert_one({"_id": 1})
         run_job(job, session=spark, report=lambda _: None)
-        before = DeltaLog(tmp_path / "changes").progress()
+        before = DeltaLog(tmp_path / "changes").position()
         began = client.admin.command("ping")["operationTime"]
         while client.admin.command("ping")["operationTime"].time < began.time + 2:
             client.elsewhere.c.insert_one({})
         run_job(job, session=spark, report=lambda _: None)
-        after = DeltaLog(tmp_path / "changes").progress()
+        after = DeltaLog(tmp_path / "changes").position()
     assert after.token > before.token
     assert (after.begun, after.ended) == (before.begun, before.ended)
     fingerprint = json.loads(after.source)

@@ -33,7 +33,7 @@ from tests.spark.sinks.test_server_sinks import of_servers
 from tests.spark.support.crashes import Crash, crashing
 from tests.spark.support.generated_changes import GeneratedChanges, batches
 
-STEPS = [(CatalogTable, name) for name in ("add_columns", "append", "merge", "overwrite", "store")]
+STEPS = [(CatalogTable, name) for name in ("add_columns", "add_rows", "merge", "overwrite", "store")]
 CONF = {
     "delta": {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

@@ -330,9 +330,9 @@ def test_a_comparison_waits_for_a_commit(guarded: Guarded) -> None:
         guarded.inner().apply(batches([BATCHES[0], [update(3, 2, n=5)]])[1])
     assert not table.is_complete()
     with only_reading():
-        assert table.state().token == token_at(2)
+        assert table.position().token == token_at(2)
     assert not table.is_complete()
-    assert table.state().token == token_at(3) and table.is_complete()
+    assert table.position().token == token_at(3) and table.is_complete()
 
 
 def test_a_document_of_a_snapshot_that_is_refused_waits(guarded: Guarded) -> None:

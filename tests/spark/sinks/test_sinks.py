@@ -37,7 +37,7 @@ from headrace.spark.sinks.parquet_sink import parquet_sink
 from headrace.spark.tables.delta_files import FileWriter
 from headrace.spark.tables.drop_policy import CollectionGone
 from headrace.spark.tables.history_table import at
-from headrace.spark.tables.mirror_table import NotAMirror
+from headrace.spark.tables.position import NotAMirror
 from headrace.spark.tables.staged_files import StagingWriter
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.tables.typed.table_schema import TypedOptions

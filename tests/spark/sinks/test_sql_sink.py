@@ -21,7 +21,8 @@ from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.sinks.sql_sink import sql_sink
 from headrace.spark.tables.fold import fold
-from headrace.spark.tables.mirror_table import NotAMirror, TableGone
+from headrace.spark.tables.mirror_table import TableGone
+from headrace.spark.tables.position import NotAMirror
 from headrace.spark.tables.sql.sql_mirror import DatabaseError, OtherWriter
 from tests.spark.support.crashes import crashing
 from tests.spark.support.generated_changes import GeneratedChanges, batches, generated_changes, table_of
@@ -172,7 +173,7 @@ def test_of_two_writers_one_fails(database: str, request: pytest.FixtureRequest)
     first, second, third, *_ = batches(generated_changes(SEED).row_batches)
     one = sql_sink(database, table)
     one.apply(first)
-    state = one.table.state()
+    state = one.table.position()
     sql_sink(database, table).apply(second)
     changes = fold(third.rows(), state, {})
     with pytest.raises(OtherWriter):

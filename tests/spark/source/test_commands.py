@@ -158,7 +158,7 @@ def test_a_mirror_is_compared_with_mongodbs_commands(
     mirror = Mirror(server.uri, "d", "c", tmp_path, kind="parquet")
     token = mongodb_stream.MongoDBStream(options(server)).resolve(StreamPosition("latest")).text
     rows = {dumps(number): MirrorRow(dumps({"_id": number}), token) for number in range(6)}
-    mirror.table().commit(MirrorChanges(MirrorState(token, token, "q", 0), upserts=rows))
+    mirror.table().commit(MirrorChanges(MirrorState(token, token, query="q", batch=0), upserts=rows))
     write(server, 3)
     assert compare(mirror).equal
     assert seen.taken() <= MONGODBS

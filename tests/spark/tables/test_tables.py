@@ -13,7 +13,9 @@ import pytest
 from headrace import limits
 from headrace.spark.tables.delta_files import FileWriter, stored_files
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
-from headrace.spark.tables.mirror_table import KINDS, MirrorTable, NotAMirror, open_mirror_table, stored_rows
+from headrace.spark.tables.mirror_table import KINDS, MirrorTable, open_mirror_table, stored_rows
+from headrace.spark.tables.position import NotAMirror
+from headrace.spark.tables.progress import Progress
 
 pytestmark = pytest.mark.long
 
@@ -36,8 +38,8 @@ def put(
     **documents: str,
 ) -> None:
     upserts = {key: MirrorRow(document, token) for key, document in documents.items()}
-    batch = table.state().batch + 1
-    state = MirrorState(token, "", "q", batch)
+    batch = table.position().batch + 1
+    state = MirrorState(token, query="q", batch=batch)
     table.commit(MirrorChanges(state, clear, upserts, set(deletes), stale_before=stale_before))
 
 
@@ -46,7 +48,7 @@ def contents(table: MirrorTable) -> dict[str, str]:
 
 
 def test_a_table_that_is_not_there_yet_has_the_first_state_and_no_rows(table: MirrorTable) -> None:
-    assert table.state() == MirrorState()
+    assert table.position() == MirrorState()
     assert table.rows(["a"]) == {}
 
 
@@ -55,7 +57,7 @@ def test_a_commit_inserts_updates_and_deletes_at_once(table: MirrorTable) -> Non
     put(table, "2", b="BB", d="D", deletes=("c",))
     assert contents(table) == {"a": "A", "b": "BB", "d": "D"}
     assert table.rows(["a", "b", "c"]) == {"a": MirrorRow("A", "1"), "b": MirrorRow("BB", "2")}
-    assert table.state() == MirrorState("2", "", "q", 1)
+    assert table.position() == MirrorState("2", query="q", batch=1)
 
 
 def test_a_clearing_commit_leaves_only_what_it_brings(table: MirrorTable) -> None:
@@ -76,7 +78,7 @@ def test_rows_that_are_stale_go_unless_the_commit_brings_them_again(table: Mirro
 def test_a_commit_without_rows_still_keeps_its_state(table: MirrorTable) -> None:
     put(table, "1", a="A")
     put(table, "2")
-    assert (table.state().token, contents(table)) == ("2", {"a": "A"})
+    assert (table.position().token, contents(table)) == ("2", {"a": "A"})
 
 
 def test_only_deletes_make_a_commit(table: MirrorTable) -> None:
@@ -103,7 +105,7 @@ def test_many_commits_stay_readable(table: MirrorTable) -> None:
     for number in range(52):
         put(table, f"{number:03}", **{f"k{number % 5}": str(number)})
     assert contents(table) == {"k0": "50", "k1": "51", "k2": "47", "k3": "48", "k4": "49"}
-    assert table.state().batch == 51
+    assert table.position().batch == 51
 
 
 def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
@@ -124,7 +126,7 @@ def test_a_parquet_commit_interrupted_before_its_rename_changes_nothing(
         patch.setattr(os, "replace", crash)
         with pytest.raises(KeyboardInterrupt):
             put(table, "2", a="B")
-    assert (contents(table), table.state().token) == ({"a": "A"}, "1")
+    assert (contents(table), table.position().token) == ({"a": "A"}, "1")
     put(table, "2", a="C")
     assert pq.read_table(tmp_path).column("document").to_pylist() == ["C"]
 
@@ -138,7 +140,7 @@ def test_a_table_of_somebody_else_is_refused(tmp_path: Path) -> None:
     pq.write_table(rows, tmp_path / "mirror.parquet")
     for path, kind in ((tmp_path / "d", "delta"), (tmp_path, "parquet")):
         with pytest.raises(NotAMirror):
-            open_mirror_table(path, kind).state()
+            open_mirror_table(path, kind).position()
 
 
 def test_a_small_commit_to_a_mirror_in_buckets_rewrites_the_files_of_its_buckets_only(tmp_path: Path) -> None:
@@ -211,3 +213,15 @@ def test_who_compacts_a_table_meanwhile_takes_no_rows_away(tmp_path: Path, monke
         put(table, "2", a="AA")
     monkeypatch.undo()
     assert contents(table) == {"a": "A"}
+
+
+def test_positions_of_earlier_versions_are_read_and_those_of_other_sinks_refused() -> None:
+    mirror = '{"token": "5", "snapshot_token": "4", "query": "q", "batch": 3, "begun": "", "owner": ""}'
+    assert MirrorState.of(mirror) == MirrorState("5", "4", query="q", batch=3)
+    log = '{"token": "5", "begun": "1", "ended": "2", "batch": 3, "earlier": [["0", "1"]], '
+    log += '"servers": {"a": {"token": "5"}}}'
+    read = Progress("5", "1", "2", batch=3, earlier=(("0", "1"),), servers={"a": Progress("5")})
+    assert Progress.of(log) == Progress.of(read.text()) == read
+    for kind, text in ((Progress, mirror), (MirrorState, log)):
+        with pytest.raises(NotAMirror, match="another sink's"):
+            kind.of(text)

@@ -21,7 +21,7 @@ from headrace.spark.columns.infer import ColumnRules
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.tables.delta_mirror import DeltaMirror
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
-from headrace.spark.tables.mirror_table import NotAMirror
+from headrace.spark.tables.position import NotAMirror
 from headrace.spark.tables.typed.partition_columns import parse_partition
 from headrace.spark.tables.typed.table_schema import TypedOptions
 from tests.spark.columns.test_document_columns import DOCUMENTS
@@ -60,7 +60,7 @@ class Mirrored:
             contents = dict(zip(table.column("_id").to_pylist(), table.column("document").to_pylist(), strict=True))
             assert contents == self.documents
             assert {key: row.document for key, row in mirror.rows(self.documents).items()} == self.documents
-            assert mirror.state().batch == self.commits
+            assert mirror.position().batch == self.commits
 
     def delta(self) -> DeltaTable:
         return DeltaTable(str(self.path))
@@ -189,7 +189,7 @@ def test_partitions_and_buckets(tmp_path: Path) -> None:
     assert mirrored.delta().metadata().partition_columns == ["_bucket", "day_at_created", "partition_country"]
     assert str(mirrored.row(1)["day_at_created"]) == "1970-01-02" and mirrored.row(1)["partition_country"] == "DK"
     with pytest.raises(NotAMirror, match="2 buckets"):
-        DeltaMirror(mirrored.path, typed=mirrored.options).state()
+        DeltaMirror(mirrored.path, typed=mirrored.options).position()
 
 
 def test_a_drop_leaves_the_schema_and_a_new_snapshot_what_it_confirms(mirrored: Mirrored) -> None:

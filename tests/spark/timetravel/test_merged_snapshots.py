@@ -141,7 +141,7 @@ def test_a_log_of_several_servers_is_compared_with_each(servers: Servers, gone: 
     options = parse_options(servers.options())
     comparison = compare_log(sink.log, options)
     assert comparison.equal and comparison.row_count == comparison.event_count > 6
-    last = sink.log.progress().servers[servers.names[gone]].token
+    last = sink.log.position().servers[servers.names[gone]].token
     DeltaTable(tmp_path / "changes").delete(f"token = '{last}'")
     assert compare_log(sink.log, options).missing == (last,)
 

@@ -16,7 +16,8 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
-from headrace.spark.tables.mirror_table import MirrorTable, NotAMirror, open_mirror_table
+from headrace.spark.tables.mirror_table import MirrorTable, open_mirror_table
+from headrace.spark.tables.position import NotAMirror
 from headrace.spark.verify.compare_mirror import CollectionUnstable, compare
 from tests.spark.rows.test_not_held import CASES
 
@@ -47,7 +48,7 @@ def fill(mirrored: MirroredCollection, database: Db, **wrong: str) -> None:
     token = MongoDBStream(options).resolve(StreamPosition("latest")).text
     rows = {dumps(document["_id"]): MirrorRow(dumps(document), token) for document in database.c.find()}
     rows |= {dumps(key): MirrorRow(text, token) for key, text in wrong.items()}
-    mirrored.table().commit(MirrorChanges(MirrorState(token, token, "q", 0), clear=True, upserts=rows))
+    mirrored.table().commit(MirrorChanges(MirrorState(token, token, query="q", batch=0), clear=True, upserts=rows))
 
 
 def test_equal_sides_are_equal_in_every_range(
@@ -67,7 +68,7 @@ def test_what_differs_is_named(mirrored: MirroredCollection, database: Db, monke
     database.c.insert_many([{"_id": f"k{number:02}", "n": Int64(1)} for number in range(40)])
     fill(mirrored, database, k03=dumps({"_id": "k03", "n": 1}), k99="{}")
     rows = mirrored.table()
-    rows.commit(MirrorChanges(rows.state(), deletes={'"k17"'}))
+    rows.commit(MirrorChanges(rows.position(), deletes={'"k17"'}))
     verification = compare(mirrored)
     assert (verification.missing, verification.extra, verification.different) == (('"k17"',), ('"k99"',), ('"k03"',))
     assert verification.unequal_count == 3 and not verification.equal
@@ -85,7 +86,7 @@ def test_a_mirror_that_is_behind_is_compared_as_it_will_be(mirrored: MirroredCol
     database.c.insert_one({"_id": "new"})
     assert compare(mirrored).equal, compare(mirrored)
     table = mirrored.table()
-    table.commit(MirrorChanges(table.state(), deletes={dumps(1)}))
+    table.commit(MirrorChanges(table.position(), deletes={dumps(1)}))
     assert compare(mirrored).unequal_count == 1
 
 

@@ -18,17 +18,20 @@ Limit: if all commits of this program expire from the table's history while the 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror, id_texts
+from headrace.spark.rows.events import SERVER
+from headrace.spark.tables.mirror_table import id_texts, key_texts
+from headrace.spark.tables.position import STATE_KEY, NotAMirror, TablePosition
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+Position = TypeVar("Position", bound=TablePosition)
 CHANGES: Final = "headrace_changes"
 """The temporary view of the rows that a MERGE of `CatalogTable.merge` reads."""
 _KEYS: Final = "headrace_keys"
@@ -58,22 +61,42 @@ class TableMissing(NotAMirror):
     """The table does not exist, and the sink may not create it."""
 
 
-class CatalogTable:
-    """The table's rows, its state as a text, and the commits of both. It has one writer, which must read the state
-    first.
+class CatalogTable(Generic[Position]):
+    """The table's rows, its position of the type `kept`, and the commits of both. It has one writer, which must read
+    the position first.
 
     The user creates the table, and decides its location and properties. If `using` names a format, the sink creates it
-    when rows are first read or written. `columns` are the required columns, as DDL.
+    when rows are first read or written. `required` are the required columns, as DDL.
     """
 
-    def __init__(self, name: str, columns: str, get_session: Callable[[], SparkSession], using: str = "") -> None:
+    required: str = "token STRING"
+    kept: type[Position]
+    valid: str = ""
+    """The SQL condition for the rows whose keys `read_keys` yields; empty for all."""
+
+    def __init__(self, name: str, get_session: Callable[[], SparkSession], using: str = "") -> None:
         self.name = ".".join(f"`{part}`" for part in name.replace("`", "").split("."))
-        self._columns, self._using = columns, using
+        self._using = using
         self._get_session = get_session
         self._session: SparkSession | None = None
         self._checked = False
         self._number = 0
         self._format = _FORMATS["delta"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def position(self) -> Position:
+        """Return the last committed position; the first one if there is none. Raise as `state_text` does."""
+        return self.kept.of(self.state_text())
+
+    def read(self) -> pa.Table:
+        """Return all rows, in any order."""
+        return self.select(self.columns)
+
+    def read_keys(self) -> Iterator[str]:
+        """Yield the keys of the valid rows."""
+        return key_texts(self.select([name for name in (SERVER, "_id") if name in self.columns], self.valid))
 
     def state_text(self) -> str:
         """Return the last committed state; empty if there is none, or if the sink has yet to create the table.
@@ -89,12 +112,12 @@ class CatalogTable:
             raise NotAMirror(f"the table {self.name} has rows, and none of its commits says which sink's they are")
         return text
 
-    def next_text(self, state: Mapping[str, Any]) -> str:
-        """Return the text of the next commit: the state and its number."""
+    def next_text(self, position: Position) -> str:
+        """Return the text of the next commit: the position and its number."""
         self._number += 1
-        return json.dumps({"number": self._number, **state})
+        return json.dumps({"number": self._number, **asdict(position)})
 
-    def append(self, rows: pa.Table, text: str) -> None:
+    def add_rows(self, rows: pa.Table, text: str) -> None:
         """Append the rows, in one commit with the text."""
         frame = self.session().createDataFrame(rows)
         with self._commit_metadata(text):
@@ -161,16 +184,19 @@ class CatalogTable:
         """The names of the table's columns, and whether each may be null."""
         return {field.name: field.nullable for field in self.session().table(self.name).schema}
 
-    def need_column(self, name: str, why: str, columns: str) -> None:
-        """Add the column, in a separate commit, if the sink creates the table.
+    def fit_servers(self, position: Position) -> None:
+        """Add the column of the servers if there are several, in a separate commit.
 
-        Raise NotAMirror if the user's table lacks it; the message has `why` and the `columns` to create the table with.
+        Raise NotAMirror if the table lacks the column and the user creates the table.
         """
-        if name in self.columns:
+        if not position.servers or SERVER in self.columns:
             return
         if not self._using:
-            raise NotAMirror(f"the table {self.name} has no column `{name}`{why}: make it with ({columns})")
-        self.add_columns(f"{name} STRING")
+            raise NotAMirror(
+                f"the table {self.name} has no column `{SERVER}`, and the job reads several servers: make it with "
+                f"({SERVER} STRING NOT NULL, {self.required})"
+            )
+        self.add_columns(f"{SERVER} STRING")
 
     def exists(self) -> bool:
         """Whether the table exists."""
@@ -181,7 +207,7 @@ class CatalogTable:
         schema = self.name.rpartition(".")[0]
         if not session.catalog.databaseExists(schema):
             session.sql(f"CREATE NAMESPACE IF NOT EXISTS {schema}")
-        session.sql(f"CREATE TABLE IF NOT EXISTS {self.name} ({self._columns}) USING {self._using}")
+        session.sql(f"CREATE TABLE IF NOT EXISTS {self.name} ({self.required}) USING {self._using}")
 
     def _states(self) -> Iterator[tuple[int, str]]:
         """Yield the stored states, each with its number."""
@@ -240,7 +266,7 @@ class CatalogTable:
     def _check(self, session: SparkSession) -> None:
         """Raise NotAMirror if the table is missing, lacks columns, or has a format that cannot store a position."""
         if not session.catalog.tableExists(self.name):
-            statement = f"CREATE TABLE {self.name} ({self._columns}) USING delta (or iceberg)"
+            statement = f"CREATE TABLE {self.name} ({self.required}) USING delta (or iceberg)"
             raise TableMissing(f"there is no table {self.name}; make it, or set `using`: {statement}")
         described = session.sql(f"DESCRIBE TABLE EXTENDED {self.name}").collect()
         provider = next((row.data_type for row in described if row.col_name == "Provider"), "")
@@ -248,11 +274,11 @@ class CatalogTable:
             known = " or ".join(_FORMATS)
             raise NotAMirror(f"the table {self.name} is of {provider or 'no known format'}: a sink's is of {known}")
         names = {field.name for field in session.table(self.name).schema}
-        missing = [column.split()[0] for column in self._columns.split(", ") if column.split()[0] not in names]
+        missing = [column.split()[0] for column in self.required.split(", ") if column.split()[0] not in names]
         if missing:
             raise NotAMirror(
                 f"the table {self.name} has no column {', '.join(f'`{name}`' for name in missing)}: make it with "
-                f"({self._columns})"
+                f"({self.required})"
             )
         self._format = _FORMATS[provider]
 

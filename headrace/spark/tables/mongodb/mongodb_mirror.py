@@ -46,7 +46,7 @@ from headrace import limits
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
-from headrace.spark.tables.mirror_table import TableGone, schema, state_of, state_text
+from headrace.spark.tables.mirror_table import TableGone, schema
 from headrace.spark.tables.mongodb.refused_writes import write_all
 from headrace.spark.tables.refused_rows import CommitOutcome, RefusedWrite, RowRefused
 from headrace.values.bson import OPTIONS, decode, encode
@@ -111,15 +111,15 @@ class MongoMirror:
     def __str__(self) -> str:
         return f"{self._database.name}.{self.collection}"
 
-    def state(self) -> MirrorState:
+    def position(self) -> MirrorState:
         position = self._positions.find_one({"_id": self.collection}) or {}
         self._check_there(position)
         if "state" not in position and ("pending" not in position or _READING.get()):
             return MirrorState()
         if "pending" in position and not _READING.get():
             self._apply_pending(position["pending"])
-            return state_of(position["pending"]["next"])
-        return state_of(position["state"])
+            return MirrorState.of(position["pending"]["next"])
+        return MirrorState.of(position["state"])
 
     def _check_there(self, position: Document) -> None:
         """Raise TableGone if the collection was removed, or its database with the position."""
@@ -184,7 +184,7 @@ class MongoMirror:
 
     def commit(self, changes: MirrorChanges) -> None:
         writes = list(self._writes(changes))
-        pending: Document = {"parts": 0, "clear": changes.clear, "next": state_text(changes.state)}
+        pending: Document = {"parts": 0, "clear": changes.clear, "next": changes.state.text()}
         pending["stale_before"] = changes.stale_before
         if changes.absolute:
             self._do(writes, pending)
@@ -199,14 +199,14 @@ class MongoMirror:
     def read(self) -> pa.Table:
         import pyarrow as pa
 
-        token = self.state().token
+        token = self.position().token
         texts = [(dumps(document["_id"]), dumps(document), token) for document in self._documents.find()]
         columns = [list(column) for column in zip(*texts, strict=True)] or [[], [], []]
         return pa.table([pa.array(column, pa.string()) for column in columns], schema=schema())
 
     def set_state(self, state: MirrorState) -> None:
         """Store a state without rows, after an operation that cannot be part of a commit: a drop, a rename."""
-        self._finish(state_text(state))
+        self._finish(state.text())
 
     def forget(self) -> None:
         """Remove the position and all entries that belong to it; the documents stay."""
@@ -230,7 +230,7 @@ class MongoMirror:
 
     def _do(self, writes: list[Document], pending: Document) -> None:
         """Do the writes, report the outcome, and store the position. Raise CommitRefused if `on_outcome` is not set."""
-        state = state_of(pending["next"])
+        state = MirrorState.of(pending["next"])
         reasons = self._write(writes, pending)
         refused = [
             RefusedWrite(dumps(writes[number]["key"]), _token_of(writes[number], state), reason)
@@ -251,7 +251,7 @@ class MongoMirror:
         self._finish(pending["next"])
 
     def _finish(self, text: str) -> None:
-        state = state_of(text)
+        state = MirrorState.of(text)
         if state.snapshot_token and state.token > state.snapshot_token:
             # From now on every event is newer than the rows of the snapshot. Replayed documents may be newer still.
             self._tokens.delete_many({"of": self.collection, "token": {"$lte": state.token}})

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace import limits
 from headrace.spark.errors import redacted
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
-from headrace.spark.tables.mirror_table import NotAMirror, TableGone, state_of, state_text
+from headrace.spark.tables.mirror_table import TableGone
+from headrace.spark.tables.position import NotAMirror
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,7 +82,7 @@ class SqlMirror:
     def __str__(self) -> str:
         return self._name
 
-    def state(self) -> MirrorState:
+    def position(self) -> MirrorState:
         with self._transaction() as connection:
             there = self._has(connection, self._positions)
             text = self._state_text(connection) if there else None
@@ -97,7 +98,7 @@ class SqlMirror:
                 if first is not None:
                     raise NotAMirror(f"the table {self._name} has rows, and {_POSITIONS} does not say whose they are")
         self._read_text = text
-        return state_of(text) if text else MirrorState()
+        return MirrorState.of(text or "")
 
     def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
         wanted = [_key_of(key) for key in keys]
@@ -135,7 +136,7 @@ class SqlMirror:
             ]
             for values in _pieces(rows):
                 self._upsert(connection, values)
-        self._read_text = state_text(changes.state)
+        self._read_text = changes.state.text()
 
     def read(self) -> pa.Table:
         import pyarrow as pa
@@ -168,7 +169,7 @@ class SqlMirror:
 
     def _advance(self, connection: Any, state: MirrorState) -> None:
         """Replace the stored state if it is the one that this writer read last. Raise OtherWriter."""
-        text = state_text(state)
+        text = state.text()
         before = self._state_text(connection, locked=True)
         if before != self._read_text:
             raise OtherWriter(f"the position of {self._name} has changed since it was read: two jobs write the table")

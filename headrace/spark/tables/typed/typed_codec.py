@@ -15,7 +15,7 @@ from headrace.spark.columns.column_arrays import ArrowColumns
 from headrace.spark.columns.column_types import LeafType, StructOf
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.tables.document_codec import DOCUMENT, DocumentCodec, EncodedRows
-from headrace.spark.tables.mirror_table import NotAMirror
+from headrace.spark.tables.position import NotAMirror
 from headrace.spark.tables.typed.table_schema import COLUMNS_KEY, Document, TableSchema, TypedOptions
 
 _CASTS: Final = frozenset(
