@@ -41,7 +41,8 @@ def index_sizes(context: CommandContext, collection: Collection) -> dict[str, in
 def count_of(context: CommandContext, collection: Collection) -> int:
     """Return the number of documents in a collection. The first call since the server's start counts them, with pauses.
 
-    A read that holds an older state counts in the published state, so that later commands can use the count.
+    A read that holds an older state counts in the published state, so that later commands can use the count. 0 if a
+    write finds that the collection was dropped in a pause.
     """
     turn = running_command()
     if turn is None or context.view.is_counted(collection):
@@ -55,9 +56,11 @@ def count_of(context: CommandContext, collection: Collection) -> int:
 def _count_of(context: CommandContext, collection: Collection) -> int:
     while True:
         view = context.view
+        if isinstance(view, WriteTransaction) and collection.number not in view.catalog.by_number:
+            return 0  # the count of a dropped collection is lost at a pause
         if isinstance(view, WriteTransaction) or view.is_counted(collection) or view.state is context.store.state:
             view.count_on(collection, limits.COUNT_COUNT)
-            if view.is_counted(collection):  # in the same view: the count of a dropped collection is lost at a pause
+            if view.is_counted(collection):
                 return view.count(collection)
             continue
         with context.store.reading() as newest:

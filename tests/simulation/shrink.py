@@ -35,6 +35,18 @@ TINY: Final = {
 }  # fmt: skip
 """Limits that are so low that what else takes thousands of documents happens all the time."""
 
+PARTS: Final = {
+    "BATCH_ENTRY_COUNT_MAX": 4, "BUCKET_BYTES_MAX": 300, "BUCKET_MEASUREMENT_COUNT_MAX": 3,
+    "BUILD_BYTES": 200, "BUILD_COUNT": 2, "CAPPED_PIECE_COUNT": 2, "CHANNEL_BYTES_MAX": 3000, "COLUMN_BYTES": 300,
+    "COUNT_COUNT": 2, "COUNTED_STEP_BYTES": 100, "DECODED_COUNT": 2, "DISTINCT_VALUE_COUNT": 2,
+    "FEED_BATCH_BYTES_MAX": 300, "FEED_BATCH_COUNT_MAX": 1, "FEED_BYTES_MAX": 3000,
+    "HEAD_COUNT_MAX": 2, "ID_LOOKUP_COUNT_MAX": 2, "INDEXED_INSERT_BYTES": 200, "INSERT_BYTES": 300, "INSERT_COUNT": 2,
+    "KEYS_BYTES": 50, "NAMESPACE_MEMO_COUNT_MAX": 2, "PARSED_UPDATE_COUNT_MAX": 3, "PLAN_CACHE_COUNT_MAX": 1,
+    "PRUNE_COUNT_MAX": 3, "PRUNE_ROUND_COUNT_MAX": 5, "RECENT_ROW_COUNT_MAX": 3, "SPILL_BLOCK_BYTES": 100,
+    "TRANSACTION_COUNT_COUNT": 2, "VIEW_CHUNK_BYTES": 300, "WILDCARD_ARRAYS_MAX": 1,
+}  # fmt: skip
+"""Limits of parts, memos and buckets: a low one changes no answer. A seed with low limits has half of them."""
+
 PIECE_COUNT: Final = 3
 """The number of keys that a compaction copies in one step."""
 TIMELESS: Final = {"FEED_MS_MAX": 1e6, "LAG_MS": -1.0, "SCAN_MS_MAX": 1e6}
@@ -64,7 +76,7 @@ class EndedThread(OwnThread):
 def conditions(seed: int) -> Iterator[None]:
     """Run under the limits of a seed, without what differs from run to run: UUIDs, limits in milliseconds, how long a
     step takes, parsed updates. A compaction is never too small to be worth it."""
-    wanted = [(limits, name, value) for name, value in {**TIMELESS, **(TINY if is_tiny(seed) else {})}.items()]
+    wanted = [(limits, name, value) for name, value in {**TIMELESS, **low_limits(seed)}.items()]
     wanted += [(compaction, "PIECE_COUNT", PIECE_COUNT), (compaction, "OwnThread", EndedThread)]
     wanted += [(sizes, "TARGET", arguments.number("freeSpaceTargetMB", default=0))]
     before = [(module, name, getattr(module, name)) for module, name, _ in wanted]
@@ -80,6 +92,14 @@ def conditions(seed: int) -> Iterator[None]:
         uuid.uuid4, turns.monotonic = uuid4, seconds
         for module, name, value in before:
             setattr(module, name, value)
+
+
+def low_limits(seed: int) -> dict[str, int]:
+    """The limits that a seed makes low."""
+    if not is_tiny(seed):
+        return {}
+    chosen = Random(seed)
+    return TINY | {name: value for name, value in PARTS.items() if chosen.random() < 0.5}
 
 
 def is_tiny(seed: int) -> bool:

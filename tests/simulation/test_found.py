@@ -458,6 +458,26 @@ def test_a_transaction_leaves_the_entries_of_its_documents_in_an_index_that_is_b
                 assert found == [0, 1, 2, 7 if done and field == "a" else 3], (begun, pause)
 
 
+@pytest.mark.parametrize(
+    "body", [{"createIndexes": "c", "indexes": [A_1]}, {"drop": "c"}], ids=["createIndexes", "drop"]
+)
+def test_a_command_that_counts_ends_if_its_collection_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: dict[str, Any]
+) -> None:
+    """It counted from the start again after each pause until the dropped documents had been removed."""
+    monkeypatch.setattr(limits, "COUNT_COUNT", 2)
+    with DrivenServer(tmp_path, clock=FakeClock()) as at:
+        at.must("t", {"insert": "c", "documents": [{"_id": number} for number in range(8)]})
+        at.restart()
+        counting = Paused(at, body)
+        counting.go_on(2)
+        txn = at.store.begin()
+        drop(txn, txn.collection("t.c"))
+        at.store.commit(txn)
+        counting.go_on(20)
+        assert counting.answer is not None
+
+
 def test_an_insert_after_a_failed_group_takes_no_record_of_a_document(tmp_path: Path) -> None:
     """The group had deleted the last documents before it inserted the first one since the start."""
     with DrivenServer(tmp_path, clock=FakeClock()) as at:
