@@ -73,7 +73,11 @@ class Oplog:
         retryable: RetryableWrite | None,
     ) -> None:  # fmt: skip
         position = txn.reserve(1)
-        txn.staged.add(position, _entry(txn, head, o, o2, position, retryable), collection.topics)
+        if retryable is None:
+            entry = entries.plain_entry(head, o, o2, position, txn.entry_end)
+        else:
+            entry = _entry(txn, head, o, o2, position, retryable)
+        txn.staged.add(position, entry, collection.topics)
         if collection.images:
             pre_images.put(txn, collection, position, 0, txn.wall_ms, old)
 

@@ -76,10 +76,12 @@ class StagedEntries:
         self.entries.append(entry)
         self.entry_bytes += len(entry)
         runs = self.runs
-        if runs and runs[-1][0] == topics and runs[-1][2] == position - 1:  # `add_run` without the call
-            runs[-1] = (topics, runs[-1][1], position)
-        else:
-            runs.append((topics, position, position))
+        if runs:  # `add_run` without the call
+            before, first, last = runs[-1]
+            if last == position - 1 and before == topics:
+                runs[-1] = (topics, first, position)
+                return
+        runs.append((topics, position, position))
 
     def add_many(self, first: int, entries: list[bytes], topics: tuple[str, ...]) -> None:
         """Add entries with the same topics, at the positions from `first` on."""
@@ -348,21 +350,22 @@ class WriteTransaction(View):
 
     def replace(
         self, collection: Collection, record: bytes, old: bytes, new: bytes, logged: bytes,
-        retryable: RetryableWrite | None = None, fields: frozenset[str] | None = None,
+        retryable: RetryableWrite | None = None, fields: frozenset[str] | None = None, identity: bytes | None = None,
     ) -> None:  # fmt: skip
         """Replace `old` by `new`. `logged` is the entry's `o`: the new document, or a `$v: 2` diff.
 
-        Both documents begin with the same `_id`. `fields`: all top-level fields that may differ; None: any. Raises
-        11000 if a unique index refuses the document.
+        Both documents begin with the same `_id`. `fields`: all top-level fields that may differ; None: any. `identity`:
+        the `key_document` of both, if it is known. Raises 11000 if a unique index refuses the document.
         """
-        collection = self.catalog.current(collection)
+        collection = self.catalog.by_number.get(collection.number, collection)  # `Catalog.current` inlined
         if collection.maintained:
             indexes = index_entries.affected(self, collection, len(new), fields)
             index_entries.change(self, collection, record, old, new, indexes)
         self.kv.put(collection.number_key + record, new, db=self.tables["documents"])
         if collection.capped is not None:
             self.add_count(collection, 0, len(new) - len(old))
-        self._changes.change(self, collection, collection.update_head, logged, key_document(old), old, retryable)
+        o2 = identity or key_document(old)
+        self._changes.change(self, collection, collection.update_head, logged, o2, old, retryable)
 
     def delete(
         self, collection: Collection, record: bytes, old: bytes, retryable: RetryableWrite | None = None

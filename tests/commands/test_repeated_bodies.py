@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -216,3 +216,21 @@ def test_a_known_body_is_answered_as_one_that_is_read_anew(seed: int, auth: bool
     assert short_documents == documents
     assert short_counts == counts
     assert taken[0] == 0 and taken[1] > 50
+
+
+@pytest.mark.parametrize("identity", [7, Int64(7), ObjectId(), 7.0, "seven"])
+@pytest.mark.parametrize("asked", [int, Int64, lambda identity: identity])
+def test_an_update_by_id_logs_the_stored_id(identity: Any, asked: Callable[[Any], Any]) -> None:
+    if type(identity) in (ObjectId, str) and asked in (int, Int64):
+        return
+    with DrivenServer() as driven:
+        driven.must("t", {"insert": "c", "documents": [{"_id": identity, "a": 0}]})
+        server = Server(driven, short=True, user=None)
+        statement = encode({"q": {"_id": asked(identity)}, "u": {"$inc": {"a": 1}}})
+        for number in range(5):
+            assert server.ask(({"update": "c", "ordered": True}, {"updates": [statement]}))["nModified"] == 1
+            with driven.store.reading() as view:
+                entry = view.entry(driven.store.last_position) or b""
+            assert decode(entry)["o"]["diff"]["u"] == {"a": number + 1}
+            assert b"\x03o2\0" + encode({"_id": identity}) in entry
+        assert server.taken > 2

@@ -55,6 +55,7 @@ from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.timeseries.meta_update import check_update, filter_of_meta, update_of_meta
 from headrace.values.bson import decode, encode, find_element
+from headrace.values.keystring import encode_element
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
@@ -194,14 +195,19 @@ def _update_one(
     engine: Engine, txn: WriteTransaction, collection: Collection, statement: bytes, retryable: RetryableWrite | None
 ) -> bytes | None:
     """Update the document with an `_id`: see `write_again.py`."""
-    parts = _id_and_change(statement)
-    if parts is None:
-        return None
-    key, change = parts
-    if _TIMESTAMP in change or b"$currentDate" in change:  # it may need a new position
-        return None
-    update = _cached(change)
-    match = None if update.needs_position or update.kind == "pipeline" else found(txn, collection, key)
+    head, end = _HEADS.get(statement[11:12], _NO_HEAD)
+    update = _quick.get(statement[end:]) if statement.startswith(head, 4) else None
+    if update is not None:
+        key = encode_element(statement[11], statement[16:end])
+    else:
+        parts = _id_and_change(statement)
+        if parts is None:
+            return None
+        key, change = parts
+        update = _quick_update(change, statement[end:] if statement.startswith(head, 4) else b"")
+        if update is None:
+            return None
+    match = found(txn, collection, key)
     if match is None:
         return None
     record, old = match
@@ -209,11 +215,39 @@ def _update_one(
     if applied.change is not None:
         new = encode(applied.document)
         logged = encode(applied.change.entry) if type(applied.change) is Diff else new
-        txn.replace(collection, record, old, new, logged, retryable, update.fields)
+        # The raw filter is `{_id}`, unless the stored number has another type.
+        identity = statement[7 : end + 1] if end and old.startswith(statement[11:end], 4) else None
+        txn.replace(collection, record, old, new, logged, retryable, update.fields, identity)
         engine.metrics["document.updated"] += 1
     engine.metrics["operations.update"] += 1
     engine.store.uses.ids[collection.number] += 1
     return _ONE_MATCHED if applied.change is None else _ONE_CHANGED
+
+
+_SIZES: Final = {0x07: 12, 0x10: 4, 0x12: 8}
+_HEADS: Final = {
+    bytes((kind,)): (b"\x03q\x00" + Struct("<iB").pack(size + 10, kind) + b"_id\x00", 16 + size)
+    for kind, size in _SIZES.items()
+}
+"""The beginning of a statement `{q: {_id: value}, ...}`, after its length, and the end of the value, by the value's
+type."""
+_NO_HEAD: Final = b"\xff", 0
+_quick: dict[bytes, Update] = {}
+"""A cache like `_parsed`, of the updates that `_quick_update` returns, by the statement's bytes after the `_id`."""
+
+
+def _quick_update(change: bytes, rest: bytes) -> Update | None:
+    """Return the parsed update if `_update_one` may apply it. `rest`: the key in `_quick`; empty: it has none."""
+    if _TIMESTAMP in change or b"$currentDate" in change:  # it may need a new position
+        return None
+    update = _cached(change)
+    if update.needs_position or update.kind == "pipeline":
+        return None
+    if rest and len(rest) <= limits.PARSED_UPDATE_BYTES_MAX:
+        if len(_quick) >= limits.PARSED_UPDATE_COUNT_MAX:
+            _quick.clear()
+        _quick[rest] = update
+    return update
 
 
 def check(statement: dict[str, Any]) -> None:

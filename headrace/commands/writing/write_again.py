@@ -27,6 +27,7 @@ from headrace.dispatch.sessions import raw_lsid
 from headrace.errors import CommandError
 from headrace.execution.writes.updates import HARMLESS
 from headrace.store.catalog import Collection
+from headrace.store.view import bounded_key
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.values.bson import value_size
 from headrace.values.keystring import encode_element
@@ -122,10 +123,13 @@ def one_id(statement: bytes) -> tuple[bytes, int] | None:
 
 def found(txn: WriteTransaction, collection: Collection, key: bytes) -> tuple[bytes, bytes] | None:
     """Return (record, document) for an `_id`, as a filter on `_id` alone finds it; None also for a long document."""
-    if not collection.options.keys() <= HARMLESS:
+    if collection.options and not collection.options.keys() <= HARMLESS:
         return None
-    record = txn.record_of(collection, key)
-    document = None if record is None else txn.kv.get(collection.number_key + record, db=txn.tables["documents"])
-    if record is None or document is None or len(document) > limits.KEYS_BYTES:
+    get, prefix = txn.kv.get, collection.number_key
+    record = get(
+        prefix + key if len(key) <= limits.KEY_BYTES_MAX else bounded_key(prefix, key), db=txn.tables["ids"]
+    )  # fmt: skip
+    if record is None:
         return None
-    return record, document
+    document = get(prefix + record, db=txn.tables["documents"])
+    return None if document is None or len(document) > limits.KEYS_BYTES else (record, document)
