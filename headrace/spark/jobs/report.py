@@ -153,11 +153,11 @@ def _compared(
                 str(sink), None, "cannot be compared: Spark runs stages of the pipeline, so the server cannot repeat it"
             )
         patterns = (collection if options.database else name,) if name and collection else options.collections
-        log = compare_log(opened.log, replace(options, collections=patterns), counted)
-        whole = opened.log.position().ended and options.documents == "extjson" and not options.columns
+        log = compare_log(opened.table, replace(options, collections=patterns), counted)
+        whole = opened.table.position().ended and options.documents == "extjson" and not options.columns
         if log.compared or not (database and collection) or options.others or not whole:
             return SinkVerification(str(sink), log.equal if log.compared else None, str(log))
-        tables = [snapshot_of(opened.log)]
+        tables = [snapshot_of(opened.table)]
     else:
         tables = [_mirror_of(opened, server) for server in servers]
     equal, texts, masks = True, [], _masks(options, opened)

@@ -367,9 +367,9 @@ def staging_options(job: Job, sinks: Sequence[Sink], session: SparkSession) -> d
     (sink,) = sinks if len(sinks) == 1 else (None,)
     if job.stages or job.deadletter or job.options.others:
         return {}
-    if isinstance(sink, LogSink) and isinstance(sink.log, SharedLog) and sink.takes_frames and not sink.omit:
+    if isinstance(sink, LogSink) and isinstance(sink.table, SharedLog) and sink.takes_frames and not sink.omit:
         sink.staged_by_source = True
-        return {"stageinto": sink.log.location.url}
+        return {"stageinto": sink.table.location.url}
     if isinstance(sink, FoldingSink) and (table := sink.folded_by_tasks) and is_cluster(session):
         sink.staged_by_source = True
         return {"stageinto": table.location.url, "stageslots": sink.slots(session).text()}

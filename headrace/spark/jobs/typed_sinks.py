@@ -24,8 +24,7 @@ def set_validators(sinks: list[Sink], options: SourceOptions) -> None:
 
 def schema_of_sink(sink: Sink) -> TableSchema | None:
     """Return the schema of the sink's table; None if it has no typed columns."""
-    table = getattr(sink, "table", None) or getattr(sink, "log", None)
-    schema = getattr(table, "schema", None)
+    schema = getattr(getattr(sink, "table", None), "schema", None)
     return schema if isinstance(schema, TableSchema) else None
 
 

@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
+from headrace.spark.sinks.table_sink import TableSink
 from headrace.spark.tables.delta_log import DeltaLog
 from headrace.spark.tables.event_log import EventLog
 from headrace.spark.tables.parquet_log import ParquetLog
 from headrace.spark.tables.progress import Progress
-from headrace.spark.tables.table_owner import TableOwner, check_owner
 
 _DOCUMENT, _TOKEN, _WINDOW = "document", "token", "window"
 _AGAIN: Final = "groups"
@@ -39,34 +39,27 @@ def documents_sink(path: str | Path, *, table: str = "delta") -> DocumentsSink:
     return DocumentsSink(DeltaLog(path) if table == "delta" else ParquetLog(path))
 
 
-class DocumentsSink:
-    """See `contract.Sink`."""
+class DocumentsSink(TableSink):
+    """See `TableSink`; the driver applies every batch."""
 
     def __init__(self, log: EventLog) -> None:
-        self.log = log
+        super().__init__(log)
         self._present: set[GroupIdentity] | None = None
-        self.owner: TableOwner | None = None
 
-    def position(self) -> Progress:
-        return self.log.position()
-
-    def apply(self, batch: MicroBatch) -> BatchReport | None:
-        before = self.log.position()
-        check_owner(before.owner, self.owner, self.log)
+    def _apply(self, batch: MicroBatch, before: Progress) -> BatchReport | None:
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
         groups = _TOKEN not in batch.table.column_names
         new, after = self._new_groups(batch, before) if groups else _new_documents(batch.table, before)
-        owner = self.owner.text() if self.owner else after.owner
-        after = replace(after, query=batch.query, batch=batch.number, owner=owner)
-        self.log.append(new, after)
+        after = self._after(after, batch.query, batch.number)
+        self.table.append(new, after)
         return batch.report(new.num_rows, after.token)
 
     def _new_groups(self, batch: MicroBatch, before: Progress) -> tuple[pa.Table, Progress]:
         if not before.again and before.query in ("", batch.query):
             return batch.table, before
         if self._present is None:
-            self._present = set(map(_identity, self.log.read().to_pylist()))
+            self._present = set(map(_identity, self.table.read().to_pylist()))
         rows = [_identity(row) for row in batch.table.to_pylist()]
         new = batch.table.filter(pa.array([row not in self._present for row in rows], pa.bool_()))
         self._present.update(rows)

@@ -42,8 +42,7 @@ class HistorySink(FoldingSink):
 
     def _apply_rows(self, rows: list[Row], query: str, batch: int, state: Progress) -> tuple[Progress, int]:
         after, changed, count = self._changes(rows, state)
-        owner = self.owner.text() if self.owner else after.owner
-        after = replace(after, query=query, batch=batch, owner=owner)
+        after = self._after(after, query, batch)
         self.table.commit(changed, after)
         return after, count
 

@@ -71,8 +71,7 @@ class MirrorSink(FoldingSink):
 
     def _apply_rows(self, rows: list[Row], query: str, batch: int, state: MirrorState) -> tuple[MirrorState, int]:
         self._check(rows, state)
-        if self.owner:
-            state = replace(state, owner=self.owner.text())
+        state = self._after(state, state.query, state.batch)
         count = 0
         pieces = list(_pieces(rows, self._rows_max))
         for piece in pieces:

@@ -88,7 +88,7 @@ KINDS: Final[dict[str, SinkKind]] = {
     "mirror": SinkKind("mirror_sink:mirror_sink", MirrorKeys, "path"),
     "mongodb": SinkKind("mongodb_sink:mongodb_sink", MongoDB, "uri"),
     "own": SinkKind("", Own, "factory", folds=False, takes="both"),
-    "parquet": SinkKind("parquet_sink:parquet_sink", Parquet, "path", folds=False),
+    "parquet": SinkKind("log_sink:parquet_sink", Parquet, "path", folds=False),
     "sql": SinkKind("sql_sink:sql_sink", Sql, "uri"),
 }
 _NOT_PASSED: Final = TYPED_OPTIONS | {"omit"}

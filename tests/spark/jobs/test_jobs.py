@@ -86,7 +86,7 @@ def test_one_job_fills_every_sink_and_goes_on_where_it_was(
     assert [each.equal for each in verify_job(job)] == [True] * 5
     assert list((tmp_path / "parquet" / "_spark_metadata").glob("*.compact"))
     files = spark.read.parquet(str(tmp_path / "parquet"))
-    rows = pq.ParquetDataset([str(path) for path in job.sinks[3].open().log.files()]).read()  # type: ignore[attr-defined]
+    rows = pq.ParquetDataset([str(path) for path in job.sinks[3].open().table.files()]).read()  # type: ignore[attr-defined]
     assert files.count() == rows.num_rows > 100
     assert files.select("token").distinct().count() == len(set(rows.column("token").to_pylist()))
     assert any("0 events, 0 s" in line for line in lines_of(job_status(job)))
@@ -162,7 +162,7 @@ def test_rows_that_workers_write_as_they_read_them_are_in_the_table_once_althoug
     database.c.insert_many([{"_id": number} for number in range(3 * batch)])
     begin = {"startingPosition": "earliest", "maxRowsPerTrigger": batch, "partitions": 2, "partitionBy": "document"}
     job = job_of(uri, database, tmp_path, {"kind": kind}, **begin)
-    log = type(job.sinks[0].open().log)  # type: ignore[attr-defined]
+    log = type(job.sinks[0].open().table)  # type: ignore[attr-defined]
     append, calls = log.append_files, []
 
     def fails_once(*given: Any) -> None:
@@ -212,7 +212,7 @@ def test_a_pipeline_behind_a_snapshot_is_run_by_spark_on_all_rows(
     database.c.insert_many([{"_id": number, "n": number, "list": [1]} for number in range(20)])
     for _ in range(2):
         run_job(job, session=spark, report=silent)
-    table = job.sinks[0].open().log.read()  # type: ignore[attr-defined]
+    table = job.sinks[0].open().table.read()  # type: ignore[attr-defined]
     kinds = table.column("operationType").to_pylist()
     assert (len(kinds), kinds.count("snapshot"), kinds.count("snapshotBegin")) == (12, 10, 1)
     assert not any("list" in (text or "") for text in table.column("fullDocument").to_pylist())
@@ -230,7 +230,7 @@ def test_events_on_which_the_pipeline_fails_go_to_the_dead_letters(
         database.c.insert_many([{"_id": 5, "n": "five"}, {"_id": 6, "n": 6}])
         database.c.delete_many({"_id": {"$gt": 4}})
     run_job(job, session=spark, report=silent)
-    table = job.sinks[0].open().log.read()  # type: ignore[attr-defined]
+    table = job.sinks[0].open().table.read()  # type: ignore[attr-defined]
     kinds = table.column("operationType").to_pylist()
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {
         "delete": 4, "insert": 2, "snapshot": 4, "snapshotBegin": 1, "snapshotEnd": 1,
@@ -254,7 +254,7 @@ def test_events_on_which_a_join_fails_go_to_the_dead_letters(
     run_job(job, session=spark, report=silent)
     database.c.insert_many([{"_id": 4, "n": "five"}, {"_id": 5, "n": 4}])
     run_job(job, session=spark, report=silent)
-    table = job.sinks[0].open().log.read().sort_by("token")  # type: ignore[attr-defined]
+    table = job.sinks[0].open().table.read().sort_by("token")  # type: ignore[attr-defined]
     names = [[each["name"] for each in loads(text)["names"]] for text in table.column("document").to_pylist()]
     assert names == [["two"], [], ["two"]]
     letters = DeadLetters(job.deadletter, 10).letters()
@@ -268,7 +268,7 @@ def test_the_servers_pipeline_leaves_what_the_log_gets(
     job = replace(job, stages=({"$match": {"operationType": "delete"}},))
     scribble(database, 60)
     run_job(job, session=spark, report=silent)
-    kinds = set(job.sinks[0].open().log.read().column("operationType").to_pylist())  # type: ignore[attr-defined]
+    kinds = set(job.sinks[0].open().table.read().column("operationType").to_pylist())  # type: ignore[attr-defined]
     assert kinds == {"delete"}
     assert [each.equal for each in verify_job(job)] == [True]
 

@@ -84,7 +84,7 @@ def test_tasks_write_to_a_store_and_what_they_wrote_is_an_archive(tmp_path: Path
         run(tmp_path, "changes")
         assert [each.equal for each in verify_job(job)] == [True]
         (sink,) = (each.open() for each in job.sinks)
-        assert isinstance(sink, LogSink) and sink.log.read().num_rows == COUNT + 2
+        assert isinstance(sink, LogSink) and sink.table.read().num_rows == COUNT + 2
         names = location_of("s3://tables/shop/changes").names()
         assert any(name.startswith("part-") and "-c000" not in name for name in names)  # not the driver's
 

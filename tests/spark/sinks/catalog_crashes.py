@@ -71,7 +71,7 @@ def in_folder(sink: str, path: Path) -> Any:
 
 
 def contents(sink: Any) -> list[str]:
-    table = (getattr(sink, "table", None) or sink.log).read()
+    table = sink.table.read()
     return sorted(
         repr({name: _moment(row[name]) for name in sorted(row) if row[name] is not None}) for row in table.to_pylist()
     )

@@ -123,7 +123,7 @@ def test_a_crash_between_two_tables_repeats_what_is_missing(tmp_path: Path, kind
         elif kind == "history":
             assert {key: version.document for key, version in table.table.current().items()} == expected
         else:
-            assert sorted(table.log.read()["token"].to_pylist()) == events[name]
+            assert sorted(table.table.read()["token"].to_pylist()) == events[name]
 
 
 def test_a_drop_alone_makes_no_table_and_quiet_collections_are_left_alone(tmp_path: Path) -> None:

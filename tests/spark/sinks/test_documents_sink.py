@@ -39,7 +39,7 @@ def made(*tokens: str) -> pa.Table:
 
 
 def held(sink: DocumentsSink) -> list[Any]:
-    return sorted(str(loads(text).get("_id", text)) for text in sink.log.read().column("document").to_pylist())
+    return sorted(str(loads(text).get("_id", text)) for text in sink.table.read().column("document").to_pylist())
 
 
 @pytest.fixture(params=["delta", "parquet"])
@@ -61,7 +61,7 @@ def test_groups_of_another_query_are_taken_when_they_are_not_in_yet(sink: Docume
     first = sink.apply(MicroBatch("r", 0, groups(1, 3)))
     assert first and (first.row_count, first.event_count) == (2, 1)
     sink.apply(MicroBatch("r", 1, groups(2, 3, 4)))
-    again = DocumentsSink(sink.log)
+    again = DocumentsSink(sink.table)
     again.apply(MicroBatch("r", 2, groups(4, 5)))
     again.apply(MicroBatch("r", 1, groups(2, 3, 4)))
     assert held(again) == ["1", "2", "3", "4", "5"]
@@ -80,7 +80,7 @@ def test_documents_of_events_are_known_by_their_tokens(sink: DocumentsSink) -> N
     assert sink.position().token == "82AB"
     sink.apply(MicroBatch("r", 0, made("82AA", "82AB", "82AB", "82AC")))
     sink.apply(MicroBatch("r", 1, made("82AB")))
-    assert sorted(loads(text)["of"] for text in sink.log.read().column("document").to_pylist()) == [
+    assert sorted(loads(text)["of"] for text in sink.table.read().column("document").to_pylist()) == [
         "82AA", "82AB", "82AB", "82AC"
     ]  # fmt: skip
 
@@ -163,11 +163,11 @@ path = "months"
     expected = [dumps(each) for each in run_pipeline(parse_pipeline(STAGES, context=context), events)]
     last = max(loads(text)["_id"]["month"] for text in expected)
     ended = sorted(text for text in expected if loads(text)["_id"]["month"] < last)
-    assert sorted(opened.log.read().column("document").to_pylist()) == ended
+    assert sorted(opened.table.read().column("document").to_pylist()) == ended
     assert len(ended) > 10
     reset_job(job)
     run_job(job, session=spark, report=lambda _: None)
-    assert sorted(opened.log.read().column("document").to_pylist()) == ended
+    assert sorted(opened.table.read().column("document").to_pylist()) == ended
     assert any(line.startswith("sink documents") and "batch" in line for line in lines_of(job_status(job)))
 
 

@@ -13,9 +13,8 @@ import pytest
 from headrace.spark.rows.events import Row
 from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.contract import MicroBatch, SeveralServers
-from headrace.spark.sinks.log_sink import LogSink
+from headrace.spark.sinks.log_sink import LogSink, parquet_sink
 from headrace.spark.sinks.mongodb_sink import mongodb_sink
-from headrace.spark.sinks.parquet_sink import parquet_sink
 from tests.spark.sinks.test_sinks import STEPS
 from tests.spark.support.crashes import Crash, crashing
 from tests.spark.support.generated_changes import GeneratedChanges, generated_changes, table_of
@@ -51,7 +50,7 @@ def expected(by_server: list[GeneratedChanges]) -> list[tuple[str, ...]]:
 
 
 def contents(sink: LogSink) -> list[tuple[str, ...]]:
-    table = sink.log.read().select(["server", "token", "operationType", "documentKey"])
+    table = sink.table.read().select(["server", "token", "operationType", "documentKey"])
     return sorted(zip(*(column.fill_null("").to_pylist() for column in table.columns), strict=True))
 
 

@@ -30,10 +30,9 @@ from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink
 from headrace.spark.sinks.folding_sink import FoldingSink
 from headrace.spark.sinks.foreach_batch import OnceSink
 from headrace.spark.sinks.history_sink import HistorySink
-from headrace.spark.sinks.log_sink import LogSink
+from headrace.spark.sinks.log_sink import LogSink, parquet_sink
 from headrace.spark.sinks.mirror_sink import mirror_sink
 from headrace.spark.sinks.mongodb_sink import mongodb_sink
-from headrace.spark.sinks.parquet_sink import parquet_sink
 from headrace.spark.tables.delta_files import FileWriter
 from headrace.spark.tables.drop_policy import CollectionGone
 from headrace.spark.tables.history_table import at
@@ -76,10 +75,7 @@ class ByTasks:
 
     def __init__(self, sink: LogSink | FoldingSink) -> None:
         self._sink = sink
-        if isinstance(sink, LogSink):
-            self.log = sink.log
-        else:
-            self.table: Any = sink.table  # type: ignore[attr-defined]
+        self.table: Any = sink.table
 
     def position(self) -> Any:
         return self._sink.position()
@@ -166,7 +162,7 @@ class Target:
             with sqlite3.connect(self.folder / "rows.db") as file:
                 return sorted(file.execute("select kind, token, key from rows order by token, kind, key"))
         if self.is_log:
-            table = sink.log.read().select(["operationType", "token", "documentKey"])  # type: ignore[attr-defined]
+            table = sink.table.read().select(["operationType", "token", "documentKey"])  # type: ignore[attr-defined]
             columns = [column.fill_null("").to_pylist() for column in table.columns]
             return sorted(zip(*columns, strict=True))
         if self.history:

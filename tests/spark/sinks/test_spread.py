@@ -19,8 +19,7 @@ from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.file_values import FileError
 from headrace.spark.sinks.foreach_batch import for_each_batch
-from headrace.spark.sinks.log_sink import LogSink
-from headrace.spark.sinks.parquet_sink import parquet_sink
+from headrace.spark.sinks.log_sink import LogSink, parquet_sink
 from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.tables.delta_files import files_between
 from headrace.spark.tables.delta_log import DeltaLog
@@ -54,8 +53,8 @@ def spread(request: pytest.FixtureRequest) -> Spread:
         frame: Any = LocalFrame(rows)
         if request.param == "by the source's":
             sink.staged_by_source = True
-            assert isinstance(sink.log, SharedLog)
-            frame = SourceFrame(rows, sink.log.location.url, staged_prefix(query, number))
+            assert isinstance(sink.table, SharedLog)
+            frame = SourceFrame(rows, sink.table.location.url, staged_prefix(query, number))
         return sink.apply_frame(frame, query, number)
 
     return apply
@@ -114,7 +113,7 @@ def test_tasks_write_typed_rows_until_a_document_needs_another_column(
             batch = MicroBatch("q", number, some)
             reports.append(sink.apply_frame(frame, "q", number) if name == "tasks" else sink.apply(batch))
         table = DeltaTable(tmp_path / name)
-        tables[name] = (table.to_pyarrow_table().sort_by("token"), sink.log.read().sort_by("token"), sink.position())
+        tables[name] = (table.to_pyarrow_table().sort_by("token"), sink.table.read().sort_by("token"), sink.position())
         tables[name] += ([(each.row_count, each.event_count, each.rest_count) for each in reports if each],)
         assert by_driver == ([0, 2] if name == "tasks" else [0, 1, 2, 3]), "tasks write what fits the columns"
         by_driver.clear()
@@ -170,7 +169,7 @@ def test_what_an_attempt_that_crashed_left_is_removed_by_the_next(spread: Spread
     assert not tmp_path.joinpath("part-q-0-left.parquet").exists()
     assert tmp_path.joinpath("part-q-00-other.parquet").exists()
     assert len(list(tmp_path.glob("part-q-0-*"))) == 3
-    assert sorted(make(tmp_path).log.read()["token"].to_pylist()) == events(9)["token"].to_pylist()
+    assert sorted(make(tmp_path).table.read()["token"].to_pylist()) == events(9)["token"].to_pylist()
 
 
 def test_the_policy_fail_leaves_nothing_of_the_batch(spread: Spread, tmp_path: Path) -> None:
@@ -247,7 +246,7 @@ def test_in_spark_each_task_writes_a_file_and_two_sinks_read_the_source_once(
         apply(frame, batch.number)
     assert reads.value == len(rows)
     expected = sorted((row.token, row.operationType, row.fullDocument) for row in rows)
-    for log in (changes_sink(tmp_path / "c").log, parquet_sink(tmp_path / "p").log):
+    for log in (changes_sink(tmp_path / "c").table, parquet_sink(tmp_path / "p").table):
         table = log.read().select(["token", "operationType", "fullDocument"])
         stored = sorted(zip(*(column.to_pylist() for column in table.columns), strict=True), key=str)
         assert stored == sorted(expected, key=str)

@@ -150,7 +150,7 @@ def test_they_go_to_the_dead_letters_of_each_sink_and_no_further(tmp_path: Path)
         (kind, token_at(time)) for kind in ("changes", "own") for time in (2, 4)
     ]
     assert "numeric" in letters[0].reason and letters[0].operationType == "insert"
-    assert changes_sink(tmp_path / "changes").log.read().column("token").to_pylist() == [token_at(1), token_at(3)]
+    assert changes_sink(tmp_path / "changes").table.read().column("token").to_pylist() == [token_at(1), token_at(3)]
     with pytest.raises(DeadLettersFull):
         (sink,) = with_dead_letters(job_of(tmp_path, HALVES, CUSTOM, deadletter_max=1, deadletter="few"), [Taking()])
         sink.apply(batch_of(HALVES))

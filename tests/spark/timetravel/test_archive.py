@@ -92,7 +92,7 @@ def test_the_table_may_grow_and_the_oplog_be_pruned_between_any_two_batches(arch
         rows_read += [row for batch in batches(reader, at, end) for row in batch.to_pylist()]
         at = end
     rows_read += [row for batch in run(reader, at) for row in batch]
-    table = changes_sink(archived.path).log.read().to_pylist()
+    table = changes_sink(archived.path).table.read().to_pylist()
     assert tokens(rows_read) == sorted(row["token"] for row in table if "snapshot" not in row["operationType"])
     assert len(rows_read) > 40
 
@@ -202,7 +202,7 @@ def test_a_snapshot_that_follows_missing_events_begins_a_new_span(archived: Arch
     assert len(spans) == 2 and spans[0] == first[0]
     archived.prune()
     table = [
-        row for row in changes_sink(archived.path).log.read().to_pylist() if "snapshot" not in row["operationType"]
+        row for row in changes_sink(archived.path).table.read().to_pylist() if "snapshot" not in row["operationType"]
     ]
     for span in spans:
         inside = sorted(row["token"] for row in table if span.first.text < row["token"] <= span.last.text)

@@ -139,11 +139,11 @@ def test_a_log_of_several_servers_is_compared_with_each(servers: Servers, gone: 
             sink.apply(MicroBatch("q", number, pa.Table.from_batches(rows)))
         at, number = end, number + 1
     options = parse_options(servers.options())
-    comparison = compare_log(sink.log, options)
+    comparison = compare_log(sink.table, options)
     assert comparison.equal and comparison.row_count == comparison.event_count > 6
-    last = sink.log.position().servers[servers.names[gone]].token
+    last = sink.table.position().servers[servers.names[gone]].token
     DeltaTable(tmp_path / "changes").delete(f"token = '{last}'")
-    assert compare_log(sink.log, options).missing == (last,)
+    assert compare_log(sink.table, options).missing == (last,)
 
 
 def test_a_crash_anywhere_goes_on_with_each_server_where_it_was(servers: Servers) -> None:

@@ -1,0 +1,113 @@
+"""The base of the sinks that fill one table: its owner, its position, and who reads and writes the rows of a batch.
+
+Where tasks can write the table's files, the rows of a large batch are not collected to the driver. They are first in
+files in the table's folder: the tasks that read the source wrote them (`tables/staged_rows.py`), if the job does
+nothing else with the rows, otherwise tasks of the sink (`stage_files.py`). The driver applies all other batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from headrace.clock import SystemClock
+from headrace.spark.masks.mask import Mask
+from headrace.spark.rows.arrow_schema import arrow_schema
+from headrace.spark.rows.events import SERVER
+from headrace.spark.sinks.contract import BatchReport, MicroBatch
+from headrace.spark.sinks.fetched_rows import were_fetched
+from headrace.spark.sinks.stage_files import stage
+from headrace.spark.tables.staged_files import StagedBatch, merged_batches, staged_prefix, without_seen_files
+from headrace.spark.tables.staged_rows import staged_batches
+from headrace.spark.tables.table_owner import TableOwner, check_owner
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.spark.tables.slots import Slots
+
+
+class TableSink:
+    """See `contract.Sink`, and `contract.FrameSink` if tasks can write the table's files."""
+
+    def __init__(self, table: Any) -> None:
+        self.table: Any = table
+        self.owner: TableOwner | None = None
+        self.omit: Mask | None = None
+        """The fields that the table omits."""
+        self.staged_by_source = False
+        """Whether the source was told to stage rows into the table's folder."""
+
+    def position(self) -> Any:
+        """Return the last committed position."""
+        return self.table.position()
+
+    def slots(self, spark: SparkSession) -> Slots | None:
+        """Return the slots that divide staged rows; None if the rows need not be divided."""
+        return None
+
+    def apply(self, batch: MicroBatch) -> BatchReport | None:
+        """See `contract.Sink`."""
+        return self._apply(batch, self._before())
+
+    def apply_frame(self, frame: DataFrame, query: str, number: int) -> BatchReport | None:
+        """Apply the frame as `apply` does, but let tasks write the rows of a large batch. Raise FilesNotShared."""
+        before = self._before()
+        if before.has(query, number):
+            return None
+        rows = self._read(frame, staged_prefix(query, number), before.token)
+        if isinstance(rows, StagedBatch):
+            return self._apply_staged(frame, rows, before, query, number)
+        return self._apply(MicroBatch(query, number, rows), before)
+
+    def _apply(self, batch: MicroBatch, before: Any) -> BatchReport | None:
+        """Apply the batch to the table at the position `before`."""
+        raise NotImplementedError
+
+    def _apply_staged(
+        self, frame: DataFrame, staged: StagedBatch, before: Any, query: str, number: int
+    ) -> BatchReport | None:
+        """Apply a batch whose rows are in files."""
+        raise NotImplementedError
+
+    def _collects(self, schema: pa.Schema) -> bool:
+        """Whether the driver collects rows with these columns, unless the source has staged them."""
+        raise NotImplementedError
+
+    def _read(self, frame: DataFrame, prefix: str, token: str) -> pa.Table | StagedBatch:
+        """Return the frame's rows, or the files that have them, without events up to `token`."""
+        location = self.table.location
+        if self.staged_by_source:
+            location.create()
+            rows = frame.toArrow()
+            if (batches := staged_batches(rows, prefix)) is None:
+                return rows
+            if self.slots(frame.sparkSession):
+                return merged_batches(batches, location, exact=False)
+            staged = merged_batches(batches, location)
+            return without_seen_files(staged, location, prefix, arrow_schema(frame.schema), token)
+        schema = arrow_schema(frame.schema)
+        if SERVER in schema.names or self._collects(schema) or were_fetched(frame):
+            return frame.toArrow()
+        slots = self.slots(frame.sparkSession)
+        return stage(frame, location, prefix, schema, "" if slots else token, slots)
+
+    def _before(self) -> Any:
+        """Return the table's position. Raise NotOurTable if the table belongs to another sink."""
+        before = self.position()
+        check_owner(before.owner, self.owner, self.table)
+        return before
+
+    def _after(self, position: Any, query: str, number: int) -> Any:
+        """Return the position with its batch and, if it is known, the table's owner."""
+        owner = self.owner.text() if self.owner else position.owner
+        return replace(position, query=query, batch=number, owner=owner)
+
+    @staticmethod
+    def _report(number: int, staged: StagedBatch, event_count: int, token: str, rest_count: int) -> BatchReport:
+        """Return the report on a batch of staged rows, which has just been committed."""
+        return BatchReport(
+            number, staged.seen_count, event_count, token, staged.stats.first_event_ms, SystemClock().now_ms(),
+            rest_count,
+        )  # fmt: skip
