@@ -32,7 +32,6 @@ from headrace.query.match.match_expression import AlwaysBoolean, DocumentTest
 from headrace.running_command import examined
 from headrace.store.catalog import Collection
 from headrace.store.view import LEFT_OUT, View
-from headrace.turns import tick
 from headrace.values.bson import MISSING, decode
 from headrace.values.keystring import encode_value
 
@@ -76,7 +75,7 @@ def near_documents(context: CommandContext, finder: Finder, wanted: int | None =
     test = None if rest == AlwaysBoolean(True) else Predicate(rest).test
     note_bytes = memory_of(context, {}).add
     seen = SeenRecords(note_bytes) if access.has_shapes else None
-    return iter(NearSearch(context.current_view, finder.collection, access, test, seen, note_bytes, wanted))
+    return iter(NearSearch(context, finder.collection, access, test, seen, note_bytes, wanted))
 
 
 def near_metadata(near: Near) -> Readers:
@@ -98,14 +97,15 @@ class NearSearch:
     """An iterator over the matching documents, the nearest first. Between two documents it holds no LMDB cursor."""
 
     def __init__(
-        self, current: Callable[[], View], collection: Collection, access: NearAccess, rest: DocumentTest | None,
+        self, context: CommandContext, collection: Collection, access: NearAccess, rest: DocumentTest | None,
         seen: SeenRecords | None, note_bytes: Callable[[int], None], wanted: int | None = None,
     ) -> None:  # fmt: skip
         """`rest`: the filter without the `$near`. `seen`: the records returned, if a document may occur more than once.
 
         `note_bytes` is called with the memory of each document that enters the heap, negative when it leaves."""
         near = access.near
-        self._current = current
+        self._current = context.current_view
+        self._tick = context.tick
         self._collection = collection
         self._access = access
         self._rest = rest
@@ -127,7 +127,7 @@ class NearSearch:
             ready = self._within(rings.reach)
             taken += len(ready)
             for _, _, item in ready:
-                tick()
+                self._tick()
                 if self._matches(item):
                     yield item
             rings.grow(taken)
@@ -141,7 +141,7 @@ class NearSearch:
                 if self._matches(item):
                     yield item
                 continue
-            tick()
+            self._tick()
             if isinstance(item, _Rest):
                 self._widen(item.cell)
             elif not near.least or self._cells.most(item) >= near.least:
@@ -271,11 +271,11 @@ class NearSearch:
         examined(self._summary, len(fetched), len(keys))
         near, distances = self._access.near, self._find.distances([raw for _, raw in fetched])
         size, serial, found = 0, self._serial, list[tuple[float, int, NearDocument]]()
-        tick()
+        self._tick()
         for (record, raw), distance in zip(fetched, distances):
             point = None
             if distance is None:
-                tick()
+                self._tick()
                 nearest = self._find(decode(raw))
                 if nearest is None:
                     continue

@@ -80,7 +80,8 @@ class Sorter:
             self._end_chunk()
 
     def add_all(self, keys: Sequence[Key], records: Sequence[bytes]) -> None:
-        """Add several records, except those that are not wanted. Raises as `add`."""
+        """Add a batch of records, except those that are not wanted. May pause. Raises as `add`."""
+        tick()
         bound, step = self._bound, self._step
         if bound is not None:
             chosen = [key > bound for key in keys] if self._descending else [key < bound for key in keys]

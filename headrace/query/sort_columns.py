@@ -10,7 +10,6 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.query.sort import NULL, SortKey
 from headrace.time_limit import limited
-from headrace.turns import tick
 from headrace.values.bson import MISSING, Missing, decode
 from headrace.values.bson.columns import FIELD_COUNT_MAX, Columns
 from headrace.values.order import RANKS, Key, sort_key
@@ -31,10 +30,9 @@ class SortColumns:
         self._is_plain = not any("." in path for path, _ in order.paths)
 
     def of(self, documents: Sequence[bytes]) -> Sequence[tuple[Any, ...]]:
-        """The key of each document. May pause. Raises 2 if paths go through two arrays of a document."""
-        tick()
+        """The key of each document. Raises 2 if paths go through two arrays of a document."""
         if self._columns is None:
-            return self._one_by_one(list(map(decode, documents)))
+            return list(map(self._key, map(decode, documents)))
         columns = self._columns.values(documents)
         kinds = {name: set(map(type, column)) for name, column in columns.items()}
         if self._is_plain and not any(list in found for found in kinds.values()):
@@ -43,16 +41,7 @@ class SortColumns:
             return order.merge_keys(keys) if keys else [()] * len(documents)
         names = list(columns)
         rows = zip(*columns.values())
-        return self._one_by_one([
-            {name: value for name, value in zip(names, row) if value is not MISSING} for row in rows
-        ])  # fmt: skip
-
-    def _one_by_one(self, documents: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
-        keys = []
-        for document in documents:
-            tick()
-            keys.append(self._key(document))
-        return keys
+        return [self._key({name: value for name, value in zip(names, row) if value is not MISSING}) for row in rows]
 
 
 def _keys(column: Sequence[Any], kinds: set[type], collation: Any) -> list[Key]:

@@ -146,7 +146,7 @@ def _operations(context: CommandContext, request: Request) -> list[BulkOperation
     operations = [_operation(item, namespaces) for item in context.paced(raw)]
     inserts = [at for at, operation in enumerate(operations) if operation.document]
     checked = [operations[at].document for at in inserts]
-    insert.check_documents(checked)
+    insert.check_documents(checked, context.tick)
     for at, raw_document in list(zip(inserts, checked)):
         if raw_document is not operations[at].document:  # long: its `_id` was put first, piece by piece
             operations[at] = replace(operations[at], document=raw_document)

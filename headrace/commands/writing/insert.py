@@ -42,7 +42,6 @@ from headrace.store.identity import with_id_first
 from headrace.store.indexes.index_entries import TooManyEntries
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.timeseries.bucket import Measurement, taken_apart
-from headrace.turns import tick
 from headrace.values.bson import check_all
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     """insert: answer `n`, the number of inserted documents, and `writeErrors` by index of the document."""
     namespace = target(request)
     documents = raw_documents(request, "documents")
-    check_documents(documents)
+    check_documents(documents, context.tick)
     check_writable(namespace)
     context.keeps_empty_timestamps = KEEPS_EMPTY_TIMESTAMPS.of(request.body)
     collection = context.txn.catalog.collections.get(namespace)
@@ -151,8 +150,8 @@ def _insert_one(
     return _ONE_INSERTED
 
 
-def check_documents(documents: list[bytes]) -> None:
-    """Run `check_all` on one piece at a time. Put the `_id` of long documents first, because ticks are possible
+def check_documents(documents: list[bytes], tick: Callable[[], None]) -> None:
+    """Run `check_all` on one piece at a time. Put the `_id` of long documents first, because a `tick` is possible
     here."""
     if len(documents) == 1:
         check_all(documents)
@@ -222,7 +221,7 @@ class Inserts:
         is_indexed = collection is not None and bool(collection.maintained)
         bytes_max = limits.INDEXED_INSERT_BYTES if is_indexed else limits.INSERT_BYTES
         for start, end in pieces(documents, first, bytes_max) if len(documents) > 1 else ((first, len(documents)),):
-            tick()
+            self.context.tick()
             if not self._piece(documents[start:end] if end - start < len(documents) else documents, start + offset):
                 return
 
@@ -230,7 +229,7 @@ class Inserts:
         """Insert into a time series, a piece at a time, because many measurements go into one bucket. Return False if a
         refused document ends the command."""
         for start, end in pieces(documents, first):
-            tick()
+            self.context.tick()
             taken, errors = self._taken_apart(documents[start:end], start + offset)
             if self.retryable is not None:
                 self.retryable.statement = max(taken, default=start + offset)
@@ -275,7 +274,7 @@ class Inserts:
         count = self.count_max  # may become smaller
         if len(documents) > count:
             for start in range(0, len(documents), count):
-                tick()
+                self.context.tick()
                 if not self._piece(documents[start : start + count], number + start):
                     return False
             return True
@@ -310,7 +309,7 @@ class Inserts:
         measure(context, target)
         goes_on = all(self._one(target, index, document) for index, document in enumerate(documents, number))
         while not plain and capped.make_room(context.txn, target.collection):
-            tick()
+            self.context.tick()
         return goes_on
 
     def _refused_count(self, documents: list[bytes], number: int) -> int:
@@ -319,7 +318,7 @@ class Inserts:
         Called if the collection does not exist, so that refused documents do not create it.
         """
         for index, document in enumerate(documents):
-            tick()
+            self.context.tick()
             try:
                 with_id_first(document)
                 return index
@@ -348,7 +347,7 @@ class Inserts:
         if self.retryable is not None:
             self.retryable.statement = number
         try:
-            tick()
+            self.context.tick()
             self.validator.check(target.collection, document)
             insert(context, target, document, self.retryable)
         except CommandError as error:
