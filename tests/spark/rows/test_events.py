@@ -9,8 +9,8 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.spark.errors import OptionError
 from headrace.spark.rows.events import SCHEMA, Row
+from headrace.spark.source.data_source import schema_of
 from headrace.spark.source.options import parse_options
-from headrace.spark.source.schema import schema_of
 from headrace.values.arrow import COLUMNS
 from tests.spark.support.event_rows import row_of
 

@@ -31,7 +31,7 @@ from headrace.spark.sinks.catalog_names import table_in
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import MicroBatch, Sink
 from headrace.spark.sinks.sink_options import parse_sink
-from headrace.spark.tables.catalog import catalog_mirror
+from headrace.spark.tables.catalog.catalog_kinds import MIRROR_COLUMNS
 from headrace.spark.tables.catalog.catalog_table import CatalogTable, TableMissing
 from headrace.spark.tables.table_owner import NotOurTable
 from tests.spark.sinks.catalog_crashes import CONF, STEPS, contents, in_folder
@@ -132,7 +132,7 @@ def run_and_refused(kind: str, spark: SparkSession, conf: dict[str, str], folder
     shop = f"{CATALOGS[kind]}.shop"
     spark.sql(f"CREATE NAMESPACE {shop}")
     # One table is the user's, with a property that is theirs, and one is nobody's.
-    mine = f"CREATE TABLE {shop}.mirror_orders ({catalog_mirror.COLUMNS}) USING {kind} TBLPROPERTIES ('whose' = 'mine')"
+    mine = f"CREATE TABLE {shop}.mirror_orders ({MIRROR_COLUMNS}) USING {kind} TBLPROPERTIES ('whose' = 'mine')"
     spark.sql(mine)
     spark.sql(f"CREATE TABLE {shop}.mirror_other (n INT) USING {kind}")
     with headrace.Server() as server, MongoClient[dict[str, Any]](server.uri) as client:

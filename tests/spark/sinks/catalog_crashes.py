@@ -23,7 +23,7 @@ from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.history_sink import HistorySink
 from headrace.spark.sinks.mirror_sink import mirror_sink
-from headrace.spark.tables.catalog import catalog_history, catalog_mirror
+from headrace.spark.tables.catalog.catalog_kinds import HISTORY_COLUMNS, MIRROR_COLUMNS
 from headrace.spark.tables.catalog.catalog_table import CatalogTable
 from headrace.spark.upkeep.catalog_upkeep import CatalogUpkeep
 from headrace.spark.upkeep.upkeep_options import UpkeepOptions
@@ -51,9 +51,9 @@ NAMESPACES = {"delta": "spark_catalog.default", "iceberg": "lake.shop"}
 # Of a log of several servers Headrace adds the column itself.
 COLUMNS = {
     "changes": SCHEMA,
-    "history": f"server STRING NOT NULL, {catalog_history.COLUMNS}",
-    "mirror": catalog_mirror.COLUMNS,
-    "mirrors": f"server STRING NOT NULL, {catalog_mirror.COLUMNS}",
+    "history": f"server STRING NOT NULL, {HISTORY_COLUMNS}",
+    "mirror": MIRROR_COLUMNS,
+    "mirrors": f"server STRING NOT NULL, {MIRROR_COLUMNS}",
 }
 
 
