@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
@@ -159,19 +159,29 @@ class DeltaDocuments(Generic[Position]):
                 writer.finish()
                 size = 0
         writer.write(rows.table)
-        self._commit(table, writer.finish(), [file.name for file in touched], properties)
+        self._commit(table, writer.finish(), [file.name for file in touched], properties, rows.table.schema)
 
     def _commit(
-        self, table: DeltaTable, added: Iterable[WrittenFile], removed: Iterable[str], properties: CommitProperties,
-        schema: pa.Schema | None = None,
+        self, table: DeltaTable | None, added: Iterable[WrittenFile], removed: Iterable[str],
+        properties: CommitProperties, schema: pa.Schema, *, anew: bool = False,
     ) -> None:  # fmt: skip
-        """Replace files in one commit. With a schema, replace all files, and give the table its columns."""
+        """Replace files in one commit; create the table with the columns of the schema if it does not exist.
+
+        `anew`: replace all files, and give the table these columns.
+        """
         now = SystemClock().now_ms()
-        old = [] if schema else [RemoveAction(name, True, now) for name in dict.fromkeys(removed)]
-        table.create_write_transaction(
-            [*(file.added(now) for file in added), *old], "overwrite" if schema else "append",
-            Schema.from_arrow(schema) if schema else table.schema(), self.partition_by, commit_properties=properties,
-        )  # fmt: skip
+        new = [file.added(now) for file in added]
+        if table is None:
+            self.location.create()
+            create_table_with_add_actions(
+                self.location.url, Schema.from_arrow(schema), new, partition_by=self.partition_by,
+                commit_properties=properties,
+            )  # fmt: skip
+            return
+        old = [] if anew else [RemoveAction(name, True, now) for name in dict.fromkeys(removed)]
+        columns = Schema.from_arrow(schema) if anew else table.schema()
+        mode: Literal["append", "overwrite"] = "overwrite" if anew else "append"
+        table.create_write_transaction([*new, *old], mode, columns, self.partition_by, commit_properties=properties)
         table.update_incremental()
         self.compact(table, properties)
 
@@ -273,18 +283,9 @@ class DeltaDocuments(Generic[Position]):
         rest_count: int = 0,
     ) -> None:
         """Replace files and store the position, durably: both or neither."""
-        table, properties = self._open_table.now(), self.properties(position, files.commit)
-        if table is None:
-            actions = [file.added(SystemClock().now_ms()) for file in added]
-            self.location.create()
-            create_table_with_add_actions(
-                self.location.url, Schema.from_arrow(files.stored), actions, partition_by=self.partition_by,
-                commit_properties=properties,
-            )  # fmt: skip
-            return
-        anew = files.before is not None
-        self._commit(table, added, removed, properties, files.stored if anew else None)
-        if self.schema:
+        table, anew = self._open_table.now(), files.before is not None
+        self._commit(table, added, removed, self.properties(position, files.commit), files.stored, anew=anew)
+        if table and self.schema:
             change = SchemaChange.REWRITTEN if anew else SchemaChange.NONE
             self.schema.committed(TypedRows(files.columns, [], change, rest_count))
 

@@ -19,10 +19,8 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema
-from deltalake.transaction import create_table_with_add_actions
 
 from headrace import limits
-from headrace.clock import SystemClock
 from headrace.spark.rows.tokens import TIME_END
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.tables.written_file import OpenFile, WrittenFile
@@ -81,21 +79,6 @@ def _overlaps(action: dict[str, Any], after: str, upto: str | None) -> bool:
         return True
     soon_enough = upto is None or least[:TIME_END] <= upto[:TIME_END]
     return bool(soon_enough and most[:TIME_END] >= after[:TIME_END])
-
-
-def add_files(
-    open_table: OpenDeltaTable, files: Sequence[WrittenFile], schema: pa.Schema, properties: CommitProperties
-) -> None:
-    """Add the files in one commit with these properties; create the table if it does not exist."""
-    now = SystemClock().now_ms()
-    added = [file.added(now) for file in files]
-    table = open_table.now()
-    if table is not None:
-        table.create_write_transaction([*added], "append", table.schema(), [], commit_properties=properties)
-    else:
-        create_table_with_add_actions(
-            open_table.location.url, Schema.from_arrow(schema), added, commit_properties=properties
-        )
 
 
 @dataclass(frozen=True, slots=True)

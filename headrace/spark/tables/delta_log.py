@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.tables.delta_documents import DeltaDocuments
-from headrace.spark.tables.delta_files import add_files, files_between, fits, note
+from headrace.spark.tables.delta_files import files_between, fits, note
 from headrace.spark.tables.document_codec import DocumentCodec
 from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
 from headrace.spark.tables.staged_files import Convert
@@ -62,9 +62,8 @@ class DeltaLog(DeltaDocuments[Progress]):
         return EventConverter(self.columns(self._table()).schema, self.schema.options.rules)
 
     def append_files(self, files: Sequence[WrittenFile], schema: pa.Schema, progress: Progress) -> None:
-        properties = self.properties(progress, self.metadata(self._open_table.now()))
-        add_files(self._open_table, files, schema, properties)
-        self.compact(self._table(), properties)
+        table = self._open_table.now()
+        self._commit(table, files, (), self.properties(progress, self.metadata(table)), schema)
 
     def snapshot_rows(self, since: str) -> Collection[RowIdentity]:
         table = self._open_table.now()

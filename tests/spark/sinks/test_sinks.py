@@ -20,7 +20,6 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 
 import headrace.spark.tables.delta_documents
-import headrace.spark.tables.delta_files
 import headrace.spark.tables.delta_log
 from headrace import limits
 from headrace.spark.columns.infer import ColumnRules
@@ -60,7 +59,7 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (TableOptimizer, "compact"),
     (headrace.spark.tables.delta_documents, "write_deltalake"),
     (headrace.spark.tables.delta_log, "write_deltalake"),
-    (headrace.spark.tables.delta_files, "create_table_with_add_actions"),
+    (headrace.spark.tables.delta_documents, "create_table_with_add_actions"),
     (TableLocation, "remove_file"),
     (StagingWriter, "close"),
     (StagingWriter, "write"),
