@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from headrace.spark.stream.merged_stream import MergedStream
     from headrace.spark.stream.server_stream import ServerStream
-    from headrace.spark.stream.servers_collections import ServersCollectionsStream
+    from headrace.spark.stream.server_streams import ServersCollectionsStream
 
     DriverStream = ServerStream | MergedStream | ServersCollectionsStream
 

@@ -30,7 +30,7 @@ from headrace.spark.stream.partitions import EventRange, MergedRanges, ServerPar
 from headrace.spark.stream.read_ahead import read_ahead
 from headrace.spark.stream.read_partition import past_partitions, read_partition
 from headrace.spark.stream.server_stream import Offset, ServerStream
-from headrace.spark.stream.servers_collections import ServersCollectionsStream
+from headrace.spark.stream.server_streams import ServersCollectionsStream
 from headrace.spark.timetravel.archive import end_at, resolve
 from headrace.spark.timetravel.collection_at_time import key_ranges
 

@@ -24,7 +24,7 @@ from headrace.spark.mongodb.collection_identity import CollectionReplaced
 from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.source.options import parse_options
-from headrace.spark.stream.servers_collections import ServersCollectionsStream
+from headrace.spark.stream.server_streams import ServersCollectionsStream
 from tests.spark.jobs.test_collections_job import Runs, job_of, recorded, verified
 
 pytestmark = pytest.mark.long
