@@ -1,7 +1,10 @@
-"""A wrapper of a sink: rows that the sink refuses go to the dead letters, and the rest of the batch is applied.
+"""Wrappers of a sink: rows that the sink refuses go to the dead letters, and the rest of the batch is applied.
 
 Rules: the sink is right except for the keys that wait (`DeadLetters.waiting`). Each refused row is in the table of dead
 letters before the batch without it is committed. A repeated batch refuses the same rows.
+
+Rows on which the job's stages failed also go there. They come in order and unchanged, with the reason in a separate
+column (`pipelines/evaluate.py`). A repeated batch has the same failed rows.
 
 Some targets refuse documents only while they write them, and report so in their `CommitOutcome`. The row that made the
 document is then added to the table, and the document waits. The outcome also says which documents no longer wait.
@@ -13,6 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
+
+from headrace.spark.pipelines.evaluate import FAILED
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity
@@ -137,3 +143,34 @@ def _brought(rows: Sequence[Row]) -> set[str | None]:
     """Return the keys whose last row brings a document, which the target may still refuse."""
     last = {identity_of(row): row for row in rows}
     return {key for key, row in last.items() if key is not None and row.operationType != "delete"}
+
+
+class StageFailuresSink:
+    """Keeps the rows on which the job's stages failed from a sink. See `DeadLetterSink`."""
+
+    def __init__(self, sink: Sink, letters: DeadLetters, name: str, now_ms: Callable[[], int]) -> None:
+        self.sink = sink
+        self._letters, self._name, self._now_ms = letters, name, now_ms
+
+    def position(self) -> SinkPosition:
+        return self.sink.position()
+
+    def apply(self, batch: MicroBatch) -> BatchReport | None:
+        if FAILED not in batch.table.column_names:
+            return self.sink.apply(batch)
+        reasons = batch.table.column(FAILED)
+        failed = batch.table.filter(pc.is_valid(reasons)).to_pylist()
+        letters = [
+            DeadLetter(self._name, row["token"], None, REFUSED, row.get("operationType"), row[FAILED], row_text(row))
+            for row in failed
+        ]
+        count = self._letters.add(letters, self._now_ms())
+        passed = batch.table.filter(pc.is_null(reasons)).drop_columns([FAILED])
+        report = self.sink.apply(replace(batch, table=passed))
+        if report is None and count:
+            token = self.sink.position().token
+            report = BatchReport(batch.number, 0, 0, token, batch.first_event_ms(), self._now_ms())
+        if report is None:
+            return None
+        rows, letters_count = report.row_count + len(failed), report.dead_letter_count + count
+        return replace(report, row_count=rows, dead_letter_count=letters_count)
