@@ -27,10 +27,9 @@ from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.sinks.mongodb_sink import PerCollectionSink
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
-from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.mirror_table import ReadMirror, TableGone
 from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror, only_reading
-from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.position import TablePosition
 from headrace.spark.tables.table_owner import NotOurTable, check_owner
 from headrace.spark.verify.compare_log import Counted, compare_log, ignored
 from headrace.spark.verify.compare_mirror import compare_table
@@ -211,7 +210,7 @@ def _masks(options: SourceOptions, opened: Any) -> list[Mask]:
 
 def _is_empty(sink: Any) -> bool:
     position = sink.position()
-    return isinstance(position, MirrorState | Progress) and position.batch < 0 and not position.token
+    return isinstance(position, TablePosition) and position.batch < 0 and not position.token
 
 
 def _mirror_of(sink: Any, server: str = "") -> ReadMirror | None:

@@ -51,9 +51,9 @@ from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.mongodb_sink import PerCollectionSink
 from headrace.spark.sinks.sink_options import SinkOptions
-from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.mirror_table import TableGone
 from headrace.spark.tables.mongodb.mongodb_mirror import only_reading
+from headrace.spark.tables.position import TablePosition
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.table_owner import NotOurTable, TableOwner, check_owner, check_servers
@@ -361,7 +361,7 @@ def check_there(checked: CheckedJob, state: SinkState) -> None:
 def _check_servers(checked: CheckedJob, state: SinkState) -> None:
     """Raise NotOurTable if a mirror or a history is of one server and the job reads several, or the reverse."""
     position = state.position
-    if state.sink.folds and isinstance(position, MirrorState | Progress):
+    if state.sink.folds and isinstance(position, TablePosition):
         check_servers(
             has_several=bool(position.servers), has_rows=bool(position.token),
             reads_several=bool(checked.job.options.others), table=state.sink,
@@ -514,6 +514,6 @@ def _wait_if_behind(mongodb: MongoDBStream, token: Token) -> None:
 
 def _token_of(state: SinkState, server: str) -> str:
     position = state.position
-    if server and isinstance(position, MirrorState | Progress):
+    if server and isinstance(position, TablePosition):
         return position.of_server(server).token
     return "" if server else str(position.token)
