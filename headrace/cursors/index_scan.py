@@ -28,11 +28,13 @@ Reader = Callable[[View, bytes, bytes], tuple[bytes, bool]]
 """Makes a result other than the document from a key and its record; also returns whether it fetched the document."""
 
 
-def check_index(view: View, collection: Collection, index: Index) -> None:
-    """Raise 175 if an index that a walk goes through is missing or incomplete in a view."""
+def check_index(view: View, collection: Collection, index: Index) -> Index:
+    """Return an index that a walk goes through as a view has it. Raise 175 if it is missing or incomplete there."""
     now = view.collection(collection.namespace)
-    if now is None or not any(item.number == index.number for item in now.indexes):
-        raise CommandError(175, f"query plan killed :: index '{index.name}' dropped")
+    for item in () if now is None else now.indexes:
+        if item.number == index.number:
+            return item
+    raise CommandError(175, f"query plan killed :: index '{index.name}' dropped")
 
 
 Walk = Iterator[tuple[bytes, bytes]]

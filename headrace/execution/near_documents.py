@@ -26,7 +26,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.execution.command_memory import memory_of
 from headrace.execution.near_rings import NearRings
 from headrace.execution.plan import Finder
-from headrace.execution.planner.near_access import NearAccess
+from headrace.execution.planner.near_access import NearAccess, has_shapes
 from headrace.query.match import Predicate
 from headrace.query.match.match_expression import AlwaysBoolean, DocumentTest
 from headrace.running_command import examined
@@ -304,6 +304,12 @@ class NearSearch:
         return made
 
     def _view(self) -> View:
+        """The state to read from now. Documents may have got several keys since the last one."""
         view = self._current()
-        check_index(view, self._collection, self._access.index)
+        index = check_index(view, self._collection, self._access.index)
+        if self._seen is None and has_shapes(index):
+            self._seen = SeenRecords(self._note_bytes)
+            for _, _, item in self._heap:
+                if isinstance(item, NearDocument):
+                    self._seen.is_new(item.record)
         return view

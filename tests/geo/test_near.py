@@ -261,3 +261,24 @@ def test_a_near_sees_the_writes_of_its_transaction(at: DrivenServer) -> None:
     assert len(found(at, {"at": near(0, 0)}, **fields)) == 60
     assert found(at, {"at": near(0, 0)}, limit=4) == [0, 1, 2, 3]
     at.must("admin", {"abortTransaction": 1, **fields})
+
+
+@pytest.mark.parametrize("kind", ["2dsphere", "2d"])
+def test_a_document_that_gets_more_keys_between_two_batches_comes_once_more_at_most(
+    at: DrivenServer, kind: str
+) -> None:
+    documents = [{"_id": number, "at": [number / 4, 0]} for number in range(200)]
+    indexed(at, {"at": kind}, documents)
+    if kind == "2d":
+        spec: Json = {"at": {"$near": [0, 0]}}
+        more: Json = {"at": [[40, 0], [41, 0.1], [42, 0.2], [44, 0]]}
+    else:
+        spec, more = {"at": near(0, 0)}, {"at": line([40, 0], [44, 10], [35, 30], [41, 5])}
+    reply = at.must("t", {"find": "c", "filter": spec, "batchSize": 2})
+    seen = [document["_id"] for document in reply["cursor"]["firstBatch"]]
+    at.must("t", {"update": "c", "updates": [{"q": {"_id": 150}, "u": {"$set": more}}]})
+    while reply["cursor"]["id"]:
+        reply = at.must("t", {"getMore": reply["cursor"]["id"], "collection": "c", "batchSize": 3})
+        seen += [document["_id"] for document in reply["cursor"]["nextBatch"]]
+    assert seen.count(150) <= 1
+    assert sorted(set(seen) - {150}) == [number for number in range(200) if number != 150]

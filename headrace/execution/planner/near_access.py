@@ -81,8 +81,8 @@ class NearAccess:
 
     @property
     def has_shapes(self) -> bool:
-        """Whether documents have had lines, polygons or arrays, so that a document may have several keys."""
-        return bool(self.index.traits - {CUT_KEY})
+        """Whether documents had several keys when the search began."""
+        return has_shapes(self.index)
 
     def ranges(self, spans: Sequence[tuple[int, int]]) -> tuple[list[Range], Skip | None]:
         """Return the key ranges of the cells with numbers in ascending spans, and the test whether a key is in the
@@ -94,6 +94,11 @@ class NearAccess:
         bounds = [*self.bounds]
         bounds[self.position] = intervals
         return ranges_of(self.index, bounds), skip_of(self.index, bounds, self.conditions)
+
+
+def has_shapes(index: Index) -> bool:
+    """Whether documents have had lines, polygons or arrays, so that a document may have several keys."""
+    return bool(index.traits - {CUT_KEY})
 
 
 def near_access(
