@@ -24,6 +24,7 @@ from headrace.execution.time_series import Buckets, buckets_namespace, buckets_o
 from headrace.execution.time_series_options import FIELD as SERIES_FIELD
 from headrace.execution.time_series_options import checked as checked_series
 from headrace.execution.time_series_options import create_buckets, create_series_view
+from headrace.execution.writes.changed_documents import shape_of
 from headrace.execution.writes.inserts import insert
 from headrace.execution.writes.matches import (
     MatchedDocument,
@@ -142,7 +143,9 @@ def _out(context: CommandContext, goal: str, documents: Iterator[dict[str, Any]]
     """Replace the collection by a new one with the documents, and with the old name, options and indexes."""
     temporary = f"{goal.partition('.')[0]}{_INFIX}{ObjectId()}"
     with temporary_collection(context, temporary):
-        target = _temporary(context, temporary, context.txn.collection(goal))
+        like = context.txn.collection(goal)
+        target = _temporary(context, temporary, like)
+        shape = shape_of(like or target.collection)
         measure(context, target)
         for document in documents:
             context.tick()
@@ -151,7 +154,18 @@ def _out(context: CommandContext, goal: str, documents: Iterator[dict[str, Any]]
         old = context.txn.collection(goal)
         if old is not None and old.is_view:
             raise CommandError(166, f"Namespace {goal} is a view, not a collection")
+        _require_shape(old, shape, goal)
         catalog_changes.rename(context.txn, target.collection, goal, old)
+
+
+def _require_shape(now: Collection | None, shape: Any, goal: str) -> None:
+    """Raise 125 if the collection to replace exists with other options or indexes than `shape`, so that no index is
+    lost that a client made during the `$out`."""
+    if now is None:
+        return
+    for number, name in enumerate(("collection options", "indexes")):
+        if shape_of(now)[number] != shape[number]:
+            raise CommandError(125, f"{name} of target collection {goal} changed during processing")
 
 
 def _series_option(context: CommandContext, goal: str, writes: Any) -> dict[str, Any] | None:
@@ -188,6 +202,7 @@ def _out_series(
         options = {"timeseries": option} if old is None else shown_options(old.collection)
         target = Target(context, create_buckets(txn, temporary, options))
         more = [] if old is None else old.collection.indexes
+        shape = None if old is None else shape_of(old.collection)
         names = {index.name for index in target.collection.indexes}
         catalog_changes.create_indexes(txn, target.collection, [item.spec for item in more if item.name not in names])
         series = Series.of(option)
@@ -199,6 +214,8 @@ def _out_series(
         old = buckets_of(context.txn, context.txn.collection(goal))
         if old is None and context.txn.collection(goal) is not None:
             raise CommandError(7268700, f"Cannot create a time-series collection: {goal} exists and is none")
+        if old is not None:
+            _require_shape(old.collection, shape or shape_of(target.collection), goal)
         to = buckets_namespace(goal)
         catalog_changes.rename(context.txn, target.collection, to, context.txn.collection(to))
         if old is None:
