@@ -49,7 +49,7 @@ from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.extjson import loads_strict
 from headrace.spark.sinks.catalog_names import check_schema
 from headrace.spark.sinks.catalog_names import overlap as names_overlap
-from headrace.spark.sinks.file_values import TOP, FileError
+from headrace.spark.sinks.file_values import TOP, FileError, Place
 from headrace.spark.sinks.sink_options import SinkError, SinkOptions, imported_factory, parse_sink
 from headrace.spark.sinks.table_paths import check_placeholders
 from headrace.spark.source.option_table import SOURCE_OPTIONS
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 
 # The options of the source that are paths.
 _PATHS: Final = frozenset({"archive", "path"})
+_SET_BY_JOBS: Final = ("stageInto", "stageSlots")
+"""Options of the source that a job sets for its sink; for any other sink they would hide the rows."""
 _SOURCE_NAMES: Final = {name.lower(): name for name in SOURCE_OPTIONS}
 
 
@@ -123,13 +125,20 @@ def read_job(path: Path) -> Job:
         job = parse_job(given, path.stem, path.absolute().parent, path)
         _check_factories(job)
     except FileError as error:
-        raise JobError(f"{path}:{line_of(text, error.place)}: {error}") from error
+        raise JobError(f"{path}:{line_of(text, _as_written(given, error.place))}: {error}") from error
     except OptionError as error:
-        names = [name for name in given["source"] if name.lower() == error.option.lower()]
-        raise JobError(f"{path}:{line_of(text, ('source', *names))}: {error}") from error
+        raise JobError(f"{path}:{line_of(text, _as_written(given, ('source', error.option)))}: {error}") from error
     except ValueError as error:
         raise JobError(f"{path}: {error}") from error
     return job
+
+
+def _as_written(given: Mapping[str, Any], place: Place) -> Place:
+    """Return the place with the name of a source's option as the file has it, which may be in another case."""
+    if len(place) < 2 or place[0] != "source" or not isinstance(given.get("source"), Mapping):
+        return place
+    names = [name for name in given["source"] if name.lower() == str(place[1]).lower()]
+    return ("source", *names[:1], *place[2:])
 
 
 def _check_factories(job: Job) -> None:
@@ -152,6 +161,11 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path, path: Path | No
     # As in Spark, the case of options' names does not matter.
     source = {key.lower(): option_text(value) for key, value in given["source"].items()}
     source |= {key: resolved_path(path, folder) for key, path in source.items() if key in _PATHS}
+    for option in _SET_BY_JOBS:
+        if option in given["source"]:
+            raise FileError(f"[source]: {option!r} is set by the job itself: leave it out", ("source", option))
+    if file.mask and "mask" in source:
+        raise FileError("[source]: 'mask' goes with no table [mask]: leave one out", ("source", "mask"))
     if file.mask:
         source["mask"] = json.dumps(_mask(given["mask"], folder))
     trigger, pipeline = file.trigger, given.get("pipeline", {})

@@ -248,7 +248,9 @@ def _check_streams(checked: CheckedJob) -> None:
             if options.on_position_lost == "fail" and not options.archive:
                 raise
         except OperationFailure as error:
-            raise StreamRefused(f"{server_name(one.uri)} {_REFUSALS.get(error.code or 0, _REFUSED)}") from error
+            reason = (error.details or {}).get("errmsg") or "it does not say why"
+            refusal = _REFUSALS.get(error.code or 0) or f"refuses the change stream: {reason}"
+            raise StreamRefused(f"{server_name(one.uri)} {refusal}") from error
 
 
 _REFUSALS: Final = {
@@ -257,7 +259,6 @@ _REFUSALS: Final = {
     40573: "has no oplog, and so no change streams: they need a replica set (of Headrace: no --no-oplog)",
 }
 """Messages by MongoDB's error code."""
-_REFUSED: Final = "refuses the change stream"
 
 
 def begin(job: Job, *, with_spark: bool = False) -> CheckedJob:

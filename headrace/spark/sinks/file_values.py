@@ -16,6 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from headrace.spark.columns.column_types import SchemaError, parse_path
 from headrace.spark.errors import nearest
 from headrace.spark.masks.mask import check_path
+from headrace.spark.mongodb.namespace_names import check_collection_name, check_database_name
 from headrace.spark.tables.checked_paths import checked_path
 
 Place = tuple[str | int, ...]
@@ -196,9 +197,30 @@ _SECONDS: Final = {"day": 86_400, "hour": 3600, "minute": 60, "second": 1, "week
 _SECONDS_OF: Final = _SECONDS | {f"{name}s": count for name, count in _SECONDS.items()}
 _BYTES: Final = {"B": 1, "GB": 1000**3, "KB": 1000, "MB": 1000**2}
 _INTERVAL: Final = re.compile(
-    r"(interval\s+)?(\d+(\.\d+)?\s*(microsecond|millisecond|second|minute|hour|day|week)s?(\s+|$))+", re.IGNORECASE
+    r"(\d+(?:\.\d+)?)\s*(microsecond|millisecond|second|minute|hour|day|week)s?(?:\s+|$)", re.IGNORECASE
 )
-_MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]?", re.IGNORECASE)
+_INTERVAL_UNITS: Final = _SECONDS | {"microsecond": 1e-6, "millisecond": 1e-3}
+_INTERVAL_DAYS_MAX: Final = 365
+_MEMORY: Final = re.compile(r"([1-9]\d{0,9})([kmgt]?)", re.IGNORECASE)
+_MEMORY_MB_MIN: Final = 512
+"""The least heap with which Spark starts a driver, rounded up."""
+_MEMORY_GB_MAX: Final = 1024
+
+
+def _is_interval(text: str) -> bool:
+    """Whether the text is an interval for Spark, and not longer than a year."""
+    plain = re.sub(r"\Ainterval\s+", "", text.strip(), flags=re.IGNORECASE)
+    if not plain or _INTERVAL.sub("", plain):
+        return False
+    seconds = sum(float(number) * _INTERVAL_UNITS[unit.lower()] for number, unit in _INTERVAL.findall(plain))
+    return seconds <= _INTERVAL_DAYS_MAX * _SECONDS["day"]
+
+
+def _is_memory(text: str) -> bool:
+    matched = _MEMORY.fullmatch(text.strip())
+    size = int(matched[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[matched[2].lower()] if matched else 0
+    return _MEMORY_MB_MIN << 20 <= size <= _MEMORY_GB_MAX << 30
+
 
 Text = Annotated[str, _that(str.strip), Field(title="a text")]
 Line = Annotated[
@@ -210,11 +232,15 @@ Paths = Annotated[
 ]
 FilePath = Annotated[str, AfterValidator(checked_path), Field(title="a path")]
 Interval = Annotated[
-    str, _that(lambda text: _INTERVAL.fullmatch(text.strip())), Field(title="an interval such as '1 second'")
-]
+    str, _that(_is_interval),
+    Field(title=f"an interval such as '1 second', of at most {_INTERVAL_DAYS_MAX} days"),
+]  # fmt: skip
 Memory = Annotated[
-    str, _that(lambda text: _MEMORY.fullmatch(text.strip())), Field(title="a size such as '1g' or '512m'")
-]
+    str, _that(_is_memory),
+    Field(title=f"a size from {_MEMORY_MB_MIN}m to {_MEMORY_GB_MAX}g such as '1g'"),
+]  # fmt: skip
+DatabaseName = Annotated[str, AfterValidator(check_database_name), Field(title="the name of a database")]
+CollectionName = Annotated[str, AfterValidator(check_collection_name), Field(title="the name of a collection")]
 Port = Annotated[int, Field(ge=0, le=_PORT_MAX, title=f"a port from 0 to {_PORT_MAX}")]
 Duration = Annotated[
     int, _in_units(_SECONDS_OF), WithJsonSchema({"type": "string", "title": 'a duration such as "30 days"'})

@@ -10,7 +10,19 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import ConfigDict, Field
 
 from headrace import limits
-from headrace.spark.sinks.file_values import Duration, FilePath, FileTable, Hours, Line, Paths, Size, Text, entry
+from headrace.spark.sinks.file_values import (
+    CollectionName,
+    DatabaseName,
+    Duration,
+    FilePath,
+    FileTable,
+    Hours,
+    Line,
+    Paths,
+    Size,
+    Text,
+    entry,
+)
 
 _OneOrMore = Annotated[Text | list[Text], Field(title="a text, or an array of texts")]
 _DROP: Final = "on drop or rename: "
@@ -169,10 +181,12 @@ class MongoDB(FileTable):
     """A copy of the collection on a server."""
 
     kind: Literal["mongodb"]
-    collection: Text | None = entry(
+    collection: CollectionName | None = entry(
         None, "the target collection", example="orders", shown="the source's, or each row's"
     )
-    database: Text | None = entry(None, "the target database", example="copy", shown="the source's, or each row's")
+    database: DatabaseName | None = entry(
+        None, "the target database", example="copy", shown="the source's, or each row's"
+    )
     policy: Literal["follow", "keep", "fail"] = entry(
         "follow", f"{_DROP}`follow` does the same, `keep` does nothing, `fail` stops", example="keep"
     )

@@ -17,6 +17,7 @@ from headrace.spark.errors import OptionError, nearest
 from headrace.spark.masks.mask import parse_mask
 from headrace.spark.mongodb.collection_selection import parse_selection
 from headrace.spark.mongodb.connection_strings import referred, resolved
+from headrace.spark.mongodb.namespace_names import NameNotPossible, check_collection_name, check_database_name
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.pipelines.refusals import StageRefused
 from headrace.spark.rows.extjson import loads_strict
@@ -28,6 +29,7 @@ from headrace.values.token import decode_token
 _STREAM_OPTIONS: Final = {name.lower(): name for name, option in SOURCE_OPTIONS.items() if option.group == STREAM}
 _BOOLEANS: Final = {"false": False, "true": True}
 _NAMES: Final = {name.lower(): name for name in SOURCE_OPTIONS}
+_NAME_CHECKS: Final = {"collection": check_collection_name, "database": check_database_name}
 _FUTURE_SECONDS_MAX: Final = 3600
 """How far a position may be ahead of this machine's clock, because clocks differ."""
 _OF_ONE: Final = {
@@ -101,6 +103,11 @@ def check_option(name: str, text: str) -> None:
             raise OptionError(f"the option {name!r} is {option.allowed}, not {text!r}{near}", name)
     if option.most and not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= option.most):
         raise OptionError(f"the option {name!r} is {option.allowed}, not {text!r}", name)
+    if name in _NAME_CHECKS and text:
+        try:
+            _NAME_CHECKS[name](text)
+        except NameNotPossible as error:
+            raise OptionError(f"the option {name!r} {error}", name) from None
     if option.is_path:
         try:
             checked_path(text)

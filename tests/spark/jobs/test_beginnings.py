@@ -1,7 +1,8 @@
-"""Tables of state begin with a snapshot or their collection's creation; rows are made by one pipeline."""
+"""Tables of state begin with a snapshot or their collection's creation; rows are made by one pipeline; streams open."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +28,7 @@ from headrace.spark.sinks.mirror_sink import mirror_sink
 from headrace.spark.sinks.mongodb_sink import mongodb_sink
 from headrace.spark.sinks.sql_sink import sql_sink
 from headrace.spark.tables.table_owner import NotOurTable
-from tests.spark.jobs.test_start_checks import insert, job_of, ran
+from tests.spark.jobs.test_start_checks import SINKS, insert, job_of, ran
 from tests.spark.support.generated_changes import table_of, token_at
 from tests.spark.support.pruning import prune_to
 
@@ -184,3 +185,20 @@ def test_a_checkpoint_of_an_earlier_version_learns_its_pipeline(server: headrace
     assert record
     write_record(job.checkpoint, replace(record, pipeline=""))
     assert begin(job).record.pipeline == record.pipeline != ""
+
+
+def test_a_user_without_the_right_to_the_stream_is_named(tmp_path: Path) -> None:
+    users = {"stranger": {"pwd": "pw", "roles": [{"role": "read", "db": "other"}]}}
+    with headrace.Server(users=users) as server:
+        uri = server.uri.replace("mongodb://", "mongodb://stranger:pw@").replace("?", "?authSource=admin&")
+        (line,) = problems(job_of(uri, tmp_path, SINKS[0]))
+        assert line.startswith("StreamRefused: 127.0.0.1:") and "gives the user no right" in line
+        (line,) = problems(job_of(uri.replace(":pw@", ":wrong@"), tmp_path, SINKS[0]))
+        assert "Authentication failed" in line and "wrong" not in line
+
+
+def test_a_stream_that_the_server_refuses_is_named_with_its_reason(tmp_path: Path) -> None:
+    with headrace.Server() as server:
+        job = job_of(server.uri, tmp_path, {"kind": "changes", "path": "changes"}, database="local")
+        (line,) = problems(job)
+    assert re.search(r"StreamRefused: 127.0.0.1:\d+ refuses the change stream: .*local", line)

@@ -425,11 +425,29 @@ def test_a_job_whose_spark_is_gone_ends_behind_the_sink_that_is_at_work(
         ("spark = 3", "'spark' is a table, not 3"),
         ('metrics.port = "http"', "'port' is a port from 0 to 65535, not 'http'"),
         ("spark.cores = 0", "'cores' is a whole number from 1 to 1024, not 0"),
-        ('spark.memory = "lots"', "'memory' is a size such as '1g' or '512m', not 'lots'"),
+        ('spark.memory = "lots"', "'memory' is a size from 512m to 1024g such as '1g', not 'lots'"),
+        *[
+            (f'spark.memory = "{size}"', f"'memory' is a size from 512m to 1024g such as '1g', not '{size}'")
+            for size in ("1k", "512", "511m", "999999999g", "0g", "2t", "1 g", "-1g")
+        ],
+        *[
+            (
+                f'trigger.every = "{every}"',
+                f"'every' is an interval such as '1 second', of at most 365 days, not '{every}'",
+            )
+            for every in (
+                "366 days",
+                "99999999999999 days",
+                "8760 hours 1 second",
+                "-1 second",
+                "1 second x",
+                "interval",
+            )
+        ],
         ("spark.quick = 1", "'quick' is true or false, not 1"),
         ('spark.conf = "x"', "'conf' is a table of Spark's properties, each one value, not 'x'"),
-        ('trigger.every = "often"', "'every' is an interval such as '1 second', not 'often'"),
-        ("trigger.every = 5", "'every' is an interval such as '1 second', not 5"),
+        ('trigger.every = "often"', "'every' is an interval such as '1 second', of at most 365 days, not 'often'"),
+        ("trigger.every = 5", "'every' is an interval such as '1 second', of at most 365 days, not 5"),
         ('trigger.availableNow = "yes"', "'availableNow' is true or false, not 'yes'"),
     ],
 )
@@ -462,7 +480,10 @@ def test_a_table_or_a_path_that_is_none_is_named(key: str, value: Any, problem: 
         parse_job(given | {key: value}, "job", tmp_path)
 
 
-@pytest.mark.parametrize("every", ["1 second", "0 seconds", "1 minute 30 seconds", "interval 5 Minutes", "0.5 seconds"])
+@pytest.mark.parametrize(
+    "every",
+    ["1 second", "0 seconds", "1 minute 30 seconds", "interval 5 Minutes", "0.5 seconds", "365 days", "1 day 2 HOURS "],
+)
 def test_intervals_are_those_of_spark(every: str) -> None:
     assert Trigger.of({"every": every}, "[trigger]").every == every
 

@@ -77,6 +77,23 @@ LONG = "x" * 5000
             ('path = "mirror"', f'path = "s3://b/{name}"', 15, "a URL, and has no folder '.', '..' or without")
             for name in ("a/../b", "./a", "a//b")
         ],
+        *[
+            ('"shop"', f'"{name}"', 5, "[source]: 'database' is the name of a database, of at most 63 bytes, without")
+            for name in ("a.b", "a b", r"a\u0000", "a/b", "a$b", "x" * 64, "é" * 32)
+        ],
+        *[
+            ('"orders"', f'"{name}"', 6, "[source]: 'collection' is the name of a collection, of at most 253 bytes")
+            for name in (r"a\u0000", ".a", "a.", "$x", "x" * 254)
+        ],
+        ('kind = "mirror"\npath = "mirror"', 'kind = "mongodb"\nuri = "mongodb://h"\ndatabase = "a.b"', 16,
+         "the sink 'mongodb': 'database' is the name of a database, of at most 63 bytes"),
+        ('kind = "mirror"\npath = "mirror"', 'kind = "mongodb"\nuri = "mongodb://h"\ncollection = "$x"', 16,
+         "the sink 'mongodb': 'collection' is the name of a collection, of at most 253 bytes"),
+        ("[spark]", "PARTITIONS = 0\n[spark]", 8, "[source]: 'partitions' is a whole number from 1 to 1000, not '0'"),
+        ("[spark]", 'stageInto = "x"\n[spark]', 8, "[source]: 'stageInto' is set by the job itself: leave it out"),
+        ("[spark]", 'stageslots = "4/0"\n[spark]', 8, "[source]: 'stageSlots' is set by the job itself: leave it out"),
+        ("[spark]", 'mask.omit = ["a"]\n[mask]\nomit = ["b"]\n[spark]', 8,
+         "[source]: 'mask' goes with no table [mask]: leave one out"),
         ("[spark]", '[trigger]\navailableNow = true\nevery = "1 second"\n[spark]', 10,
          "[trigger]: 'every' has no meaning with availableNow: leave one out"),
         ('kind = "changes"\npath = "changes"', 'kind = "own"\nfactory = "no_such_module:sink"', 12,

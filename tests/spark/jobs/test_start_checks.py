@@ -446,16 +446,6 @@ def test_a_check_names_a_position_that_is_gone_and_a_server_without_an_oplog(
     )
 
 
-def test_a_user_without_the_right_to_the_stream_is_named(tmp_path: Path) -> None:
-    users = {"stranger": {"pwd": "pw", "roles": [{"role": "read", "db": "other"}]}}
-    with headrace.Server(users=users) as server:
-        uri = server.uri.replace("mongodb://", "mongodb://stranger:pw@").replace("?", "?authSource=admin&")
-        (line,) = problems(job_of(uri, tmp_path, SINKS[0]))
-        assert line.startswith("StreamRefused: 127.0.0.1:") and "gives the user no right" in line
-        (line,) = problems(job_of(uri.replace(":pw@", ":wrong@"), tmp_path, SINKS[0]))
-        assert "Authentication failed" in line and "wrong" not in line
-
-
 def test_before_its_first_run_a_job_has_nothing_to_verify(server: headrace.Server, tmp_path: Path) -> None:
     insert(server.uri, 1)
     job = job_of(server.uri, tmp_path, *SINKS)
