@@ -17,12 +17,24 @@ from random import Random
 from typing import Any, Final
 
 from headrace import limits, turns
+from headrace.changes import apply_ops, plain_events
 from headrace.clock import monotonic
 from headrace.commands.maintenance import sizes
 from headrace.commands.writing import update
+from headrace.cursors import change_cursor, index_scan, row_cursor, text_scan
 from headrace.dispatch import arguments
+from headrace.execution import near_documents, near_rings, plan
+from headrace.execution.planner import choice
+from headrace.execution.writes import matches
+from headrace.query import external_sort, operation_memory
+from headrace.query.accumulators import states
+from headrace.query.stages import group, group_columns
+from headrace.query.update import sliced_update
 from headrace.store import compaction
+from headrace.store.indexes import index_entries
 from headrace.thread_calls import OwnThread
+from headrace.timeseries import bucket as time_series_bucket
+from headrace.values.bson import alike, codec, columns
 from tests.simulation.embedded import EmbeddedSimulation
 from tests.simulation.model import Finding
 from tests.simulation.simulation import Simulation, Step
@@ -43,12 +55,25 @@ PARTS: Final = {
     "HEAD_COUNT_MAX": 2, "ID_LOOKUP_COUNT_MAX": 2, "INDEXED_INSERT_BYTES": 200, "INSERT_BYTES": 300, "INSERT_COUNT": 2,
     "KEYS_BYTES": 50, "NAMESPACE_MEMO_COUNT_MAX": 2, "PARSED_UPDATE_COUNT_MAX": 3, "PLAN_CACHE_COUNT_MAX": 1,
     "PRUNE_COUNT_MAX": 3, "PRUNE_ROUND_COUNT_MAX": 5, "RECENT_ROW_COUNT_MAX": 3, "SPILL_BLOCK_BYTES": 100,
-    "TRANSACTION_COUNT_COUNT": 2, "VIEW_CHUNK_BYTES": 300, "WILDCARD_ARRAYS_MAX": 1,
+    "STAGE_BYTES_MAX": 4000, "TRANSACTION_COUNT_COUNT": 2, "VIEW_CHUNK_BYTES": 300, "WILDCARD_ARRAYS_MAX": 1,
 }  # fmt: skip
 """Limits of parts, memos and buckets: a low one changes no answer. A seed with low limits has half of them."""
 
 PIECE_COUNT: Final = 3
 """The number of keys that a compaction copies in one step."""
+MODULE_PARTS: Final[tuple[tuple[Any, str, int], ...]] = (
+    (alike, "_LEVEL_COUNT_MAX", 1), (apply_ops, "PIECE_COUNT", 2), (change_cursor, "_CHUNK_COUNT", 2),
+    (change_cursor, "_LARGE_BYTES", 100), (change_cursor, "_LOOK", 1), (choice, "RANGE_COUNT", 2),
+    (codec, "ALIKE_COUNT_MIN", 2), (columns, "BATCH_COUNT", 2), (columns, "_SAMPLE_COUNT", 2),
+    (external_sort, "CHUNK_COUNT", 256), (group, "WATCH_COUNT", 2),
+    (group_columns, "WATCH_COUNT", 2), (index_entries, "_FEW_COUNT", 1), (index_scan, "RANGE_COUNT", 2),
+    (index_scan, "_REPORTED_COUNT", 2), (matches, "BATCH_COUNT", 2), (near_documents, "_KEY_COUNT", 2),
+    (near_rings, "_COUNT", 2), (operation_memory, "_STEP_BYTES", 100), (plain_events, "LONG_BYTES", 150),
+    (plan, "RANGE_COUNT", 2), (row_cursor, "_LOOK", 1), (sliced_update, "_KNOWN_COUNT_MAX", 2),
+    (states, "_FEW_COUNT", 1), (text_scan, "_KEY_COUNT", 2), (text_scan, "_KNOWN_COUNT_MAX", 2),
+    (time_series_bucket, "_ROWS_LEAST", 2),
+)  # fmt: skip
+"""The same for limits that only one module has: the module that uses it, its name there, a low value."""
 TIMELESS: Final = {"FEED_MS_MAX": 1e6, "LAG_MS": -1.0, "SCAN_MS_MAX": 1e6}
 
 
@@ -77,6 +102,7 @@ def conditions(seed: int) -> Iterator[None]:
     """Run under the limits of a seed, without what differs from run to run: UUIDs, limits in milliseconds, how long a
     step takes, parsed updates. A compaction is never too small to be worth it."""
     wanted = [(limits, name, value) for name, value in {**TIMELESS, **low_limits(seed)}.items()]
+    wanted += low_module_limits(seed)
     wanted += [(compaction, "PIECE_COUNT", PIECE_COUNT), (compaction, "OwnThread", EndedThread)]
     wanted += [(sizes, "TARGET", arguments.number("freeSpaceTargetMB", default=0))]
     before = [(module, name, getattr(module, name)) for module, name, _ in wanted]
@@ -100,6 +126,14 @@ def low_limits(seed: int) -> dict[str, int]:
         return {}
     chosen = Random(seed)
     return TINY | {name: value for name, value in PARTS.items() if chosen.random() < 0.5}
+
+
+def low_module_limits(seed: int) -> list[tuple[Any, str, int]]:
+    """The limits of single modules that a seed makes low: half of them."""
+    if not is_tiny(seed):
+        return []
+    chosen = Random(-seed - 1)
+    return [limit for limit in MODULE_PARTS if chosen.random() < 0.5]
 
 
 def is_tiny(seed: int) -> bool:

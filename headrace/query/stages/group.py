@@ -53,8 +53,8 @@ class Group(Stage):
         """As `apply`, for encoded documents. Only some of their fields are decoded."""
         with self.context.memory.stage("$group") as memory:
             groups: Groups = {}
-            left = columns.documents(raws) if columns.gather(raws, groups, memory) else None
-            yield from self._results(groups, left, memory)
+            left = columns.gather(raws, groups, memory)
+            yield from self._results(groups, None if left is None else columns.documents(left), memory)
 
     def _results(self, groups: Groups, left: Iterator[Document] | None, memory: StageMemory) -> Iterator[Document]:
         """The documents of the groups. `left`: documents that are still to be grouped, with the help of the disk."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.query.accumulators.states import STATE_FACTORIES
@@ -96,12 +97,13 @@ class GroupColumns:
         documents = map(decode, raws)
         return documents if self._unwind is None else self._unwind.apply(documents)
 
-    def gather(self, documents: Iterator[bytes], groups: Groups, memory: StageMemory) -> bool:
-        """Group all documents. Return True, with some documents left, as soon as the groups exceed the memory."""
+    def gather(self, documents: Iterator[bytes], groups: Groups, memory: StageMemory) -> Iterator[bytes] | None:
+        """Group all documents. Return those that are left as soon as the groups exceed the memory, otherwise None."""
         group, columns = self._group, Columns(self._names)
         watch = GrowthWatch(group, memory) if group.grows else None
         size = unwatched = 0
-        for batch in batches(documents):
+        made = batches(documents)
+        for batch in made:
             group.context.tick()
             rows = RowBatch(columns.values(batch), len(batch))
             if self._unwind is not None:
@@ -115,8 +117,8 @@ class GroupColumns:
                 memory.add(size)
                 size = 0
                 if memory.is_over:
-                    return True
-        return False
+                    return chain.from_iterable(made)  # `documents` has no longer those of batches made already
+        return None
 
     def _add(self, rows: RowBatch, groups: Groups) -> int:
         """Add rows to their groups. Return about how many bytes the new groups take."""
