@@ -157,4 +157,4 @@ def _is_bounded(node: MatchExpression) -> bool | None:
         return False
     if node.kind not in _BOUNDED:
         return None
-    return node.kind is not MatchType.IN or not any(type(item) is Regex for item in node.argument)
+    return node.kind is not MatchType.IN or Regex not in map(type, node.argument)

@@ -16,7 +16,7 @@ Source: MongoDB's documentation, "Comparison/Sort Order".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
@@ -164,6 +164,21 @@ def hash_key(value: Any, collation: StringOrder | None = None) -> Hashable:
     if key[0] == RANK_NUMBER:
         return key[1]  # type: ignore[no-any-return]
     return key
+
+
+def hash_keys(values: Sequence[Any], collation: StringOrder | None = None) -> Iterable[Hashable]:
+    """The keys of many values, as `hash_key` makes them."""
+    if collation is None:
+        kinds = set(map(type, values))
+        if kinds <= _OWN_KEYS:
+            return values
+        if kinds == {dict}:
+            return map(_object_key, values)
+    return (hash_key(value, collation) for value in values)
+
+
+_OWN_KEYS: Final = frozenset({int, str})
+"""The types of values that are their own keys."""
 
 
 def compare(left: Any, right: Any, collation: StringOrder | None = None) -> int:

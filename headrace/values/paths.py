@@ -14,6 +14,7 @@ Sorting has its own rule, in `query/sort.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from headrace import limits
@@ -56,7 +57,10 @@ def any_value(path: tuple[str, ...], test: ValueTest, *, enter_last: bool = True
     for start in range(
         len(path) - 1, 0, -1
     ):  # from the end, since each array's walk shares the walks of the paths after it
-        in_array = _any_in_array(path[start], in_object, at_index)
+        if start == len(path) - 1 and array_index(path[start]) is None:
+            in_array = _any_of(partial(_values_of_objects, path[-1], enter_last=enter_last), test)
+        else:
+            in_array = _any_in_array(path[start], in_object, at_index)
         at_index = _inside(in_object, in_array)
         in_object = _any_below(path[start - 1], test, in_object, in_array)
     return in_object
@@ -89,6 +93,20 @@ def _any_top_level(name: str, test: ValueTest) -> Callable[[dict[str, Any]], boo
         return test(value)
 
     return walk
+
+
+def _any_of(values_of: Callable[[list[Any]], Iterator[Any]], test: ValueTest) -> Callable[[list[Any]], bool]:
+    return lambda array: any(map(test, values_of(array)))
+
+
+def _values_of_objects(name: str, array: list[Any], *, enter_last: bool) -> Iterator[Any]:
+    """The values of a field that is the end of the path, in the objects of an array: one frame for all of them."""
+    for item in array:
+        if type(item) is dict:
+            value = item.get(name, MISSING)
+            if enter_last and type(value) is list:
+                yield from value
+            yield value
 
 
 def _any_in_array(

@@ -198,6 +198,41 @@ def test_array_filters_choose_elements() -> None:
     assert result.change == Diff({"$v": 2, "diff": {"u": {"a": result.document["a"]}}})
 
 
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"$inc": {"a.$[i].n": 1, "a.$[i].in.m": 2}},
+        {"$set": {"a.$[i].in.m": 1}, "$unset": {"a.$[i].n": 1}},
+        {"$push": {"a.$[i].l": 3}},
+        {"$setOnInsert": {"a.$[i].n": 1}},
+        {"$set": {"a.$[i].l.0": 5}},
+    ],
+)
+def test_many_elements_change_as_few_do(update: Any) -> None:
+    elements = [{"n": key, "in": {"m": key}, "l": [key]} for key in range(6)]
+    elements += [{"n": 7}, {"n": 7, "in": {}}, {"in": {"m": 9}, "n": Int64(8)}, {"n": 1}]
+    options: Document = {"array_filters": [{"i.n": {"$gt": 0}}]}
+    few = [applied(update, {"a": [element]}, **options).document["a"][0] for element in elements]
+    before = {"_id": 1, "a": [dict(element) for element in elements]}
+    assert identical(applied(update, before, **options).document["a"], few)
+    assert before["a"] == elements
+
+
+def test_one_of_many_elements_that_fails_is_named() -> None:
+    elements: list[Document] = [*({"n": 1} for _ in range(9)), {"n": "x"}]
+    with pytest.raises(CommandError) as caught:
+        applied({"$inc": {"a.$[].n": 1}}, {"_id": 1, "a": elements})
+    assert caught.value.code == 14
+    with pytest.raises(CommandError) as of_one:
+        applied({"$inc": {"a.9.n": 1}}, {"_id": 1, "a": elements})
+    assert caught.value.message == of_one.value.message
+
+
+def test_one_of_many_elements_that_changes_is_logged_alone() -> None:
+    before = {"a": [{"n": 1}] * 9 + [{"n": 2}]}
+    assert diff({"$set": {"a.$[].n": 1}}, before) == {"sa": {"a": True, "u9": {"n": 1}}}
+
+
 def test_one_changed_element_is_logged_alone() -> None:
     assert diff({"$set": {"a.$[]": 1}}, {"a": [1, 2]}) == {"sa": {"a": True, "u1": 1}}
     filters = [{"i": {"$gt": 1}}]

@@ -158,7 +158,7 @@ def _by_id(
         matched = MatchedDocument(match[0], match[1], decode(match[1]), context.pause_count)
         element = find_element(raw, b"u")
         assert element is not None
-        update = _cached(raw[element[1] : element[2]])
+        update = _cached(raw[element[1] : element[2]], change)
         target = Target(context, collection)
         changed = Applier(context, target, statement, update, finder, request.body, retryable).change(matched)
     except CommandError:
@@ -175,11 +175,11 @@ _ONE_CHANGED: Final = encode({"n": 1, "nModified": 1})[4:-1]
 _ONE_MATCHED: Final = encode({"n": 1, "nModified": 0})[4:-1]
 
 
-def _cached(change: bytes) -> Update:
-    """Return the parsed update, from the cache if possible."""
+def _cached(change: bytes, decoded: dict[str, Any] | None = None) -> Update:
+    """Return the parsed update, from the cache if possible. `decoded`: the same, if the caller has decoded it."""
     update = _parsed.get(change)
     if update is None:
-        update = parse_update(decode(change))
+        update = parse_update(decode(change) if decoded is None else decoded)
         if len(change) <= limits.PARSED_UPDATE_BYTES_MAX:
             if len(_parsed) >= limits.PARSED_UPDATE_COUNT_MAX:
                 _parsed.clear()

@@ -7,6 +7,8 @@ beyond the end are clear. Source: MongoDB's manual, "Bitwise Query Operators".
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any, Final
@@ -42,27 +44,33 @@ def parse_bits(name: str, argument: Any, path: str) -> ValueTest:
     """
     masks = _parse_mask(name, argument, path)
 
+    number_mask, holds = masks.of_number, _HOLDS[name]
+
     def test(value: Any) -> bool:
+        kind = type(value)
+        if kind is int or kind is Int64:
+            return holds(value & number_mask, number_mask)
         bits = _bits(value)
         if bits is None:
             return False
-        mask = masks.of_bytes if type(value) in (bytes, Binary) else masks.of_number
-        if name == "$bitsAllSet":
-            return bits & mask == mask
-        if name == "$bitsAllClear":
-            return bits & mask == 0
-        if name == "$bitsAnySet":
-            return bits & mask != 0
-        return bits & mask != mask
+        mask = masks.of_bytes if kind is bytes or kind is Binary else number_mask
+        return holds(bits & mask, mask)
 
     return test
 
 
+_HOLDS: Final[dict[str, Callable[[int, int], bool]]] = {
+    "$bitsAllClear": lambda bits, mask: bits == 0,
+    "$bitsAllSet": operator.eq,
+    "$bitsAnyClear": operator.ne,
+    "$bitsAnySet": lambda bits, mask: bits != 0,
+}
+"""For each operator whether it holds for the set bits that its mask selects, and the mask."""
+
+
 def _bits(value: Any) -> int | None:
-    """The value as an unbounded two's complement integer; None if it has no bits to test."""
+    """A value that is no integer as an unbounded two's complement integer; None if it has no bits to test."""
     kind = type(value)
-    if kind is int or kind is Int64:
-        return int(value)
     if kind is bytes or kind is Binary:
         return int.from_bytes(value, "little")
     if kind is float:

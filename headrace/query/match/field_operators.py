@@ -17,6 +17,7 @@ from headrace.query.match.bits import parse_bits
 from headrace.query.match.filter_parser import (
     FilterContext,
     equality,
+    is_dbref,
     is_operator_object,
     parse_field,
     parse_filter_tree,
@@ -83,8 +84,9 @@ def _parse_order(path: str, name: str, argument: Any, context: FilterContext) ->
 def _parse_in(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
     if type(argument) is not list:
         raise CommandError(2, f"{name} needs an array")
-    for item in argument:
-        if type(item) is dict and is_operator_object(item):
+    if dict in set(map(type, argument)):
+        first_names = {next(iter(item), "") for item in argument if type(item) is dict}
+        if any(first.startswith("$") and not is_dbref({first: None}) for first in first_names):
             raise CommandError(2, f"cannot nest $ under {name}")
     if not argument:
         return AlwaysBoolean(False)

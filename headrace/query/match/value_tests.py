@@ -15,7 +15,17 @@ from bson import Decimal128, Int64, MaxKey, MinKey, Regex
 from headrace.query.collation import Collation
 from headrace.query.patterns import compile_pattern
 from headrace.values.bson import MISSING
-from headrace.values.order import NAN_KEY, RANK_NUMBER, equal, hash_key, number_key, rank, regex_options, sort_key
+from headrace.values.order import (
+    NAN_KEY,
+    RANK_NUMBER,
+    equal,
+    hash_key,
+    hash_keys,
+    number_key,
+    rank,
+    regex_options,
+    sort_key,
+)
 from headrace.values.paths import ValueTest
 
 NATIVE_NUMBERS: Final = frozenset({int, float, Int64})
@@ -97,10 +107,10 @@ def _ordered_number(holds: Callable[[Any, Any], bool], bound: Any, inclusive: bo
 
 def is_in(wanted: list[Any], collation: Collation | None = None) -> ValueTest:
     """The test of `$in`: the value equals one of `wanted`, or matches a regular expression among them."""
-    has_null = any(item is None for item in wanted)
-    of_all = [*wanted, MISSING] if has_null else wanted
-    keys = frozenset(hash_key(item, collation) for item in of_all)
-    regexes = (item for item in wanted if type(item) is Regex)
+    kinds = set(map(type, wanted))
+    of_all = [*wanted, MISSING] if type(None) in kinds else wanted
+    keys = frozenset(hash_keys(of_all, collation))
+    regexes = [item for item in wanted if type(item) is Regex] if Regex in kinds else []
     patterns = [matches_regex(item.pattern, regex_options(item)) for item in regexes]
     if patterns:
         return lambda value: hash_key(value, collation) in keys or any(test(value) for test in patterns)

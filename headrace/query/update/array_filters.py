@@ -34,7 +34,7 @@ def parse_array_filters(filters: list[dict[str, Any]], collation: Any, variables
         identifier = _identifier(document)
         if identifier in tests:
             raise CommandError(9, f"Found multiple array filters with the same top-level field name {identifier}")
-        tests[identifier] = test
+        tests[identifier] = test.node.compiled()  # the whole update is limited
     return tests
 
 

@@ -69,8 +69,13 @@ class UpdateLeafNode:
 
 def depth(value: Any) -> int:
     """The nesting depth of objects and arrays in a value; 0 for a scalar."""
-    if type(value) is dict:
-        return 1 + max(map(depth, value.values()), default=0)
-    if type(value) is list:
-        return 1 + max(map(depth, value), default=0)
-    return 0
+    kind = type(value)
+    if kind is not dict and kind is not list:
+        return 0
+    items = value if kind is list else value.values()
+    if _CONTAINERS.isdisjoint(map(type, items)):
+        return 1
+    return 1 + max(map(depth, items))
+
+
+_CONTAINERS: Final = frozenset({dict, list})

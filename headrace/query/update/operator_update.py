@@ -6,25 +6,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.update.field_path import parse_field_path
-from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, UpdateLeafNode
+from headrace.query.update.leaf_node import NO_OP, ApplyParams, UpdateLeafNode
 from headrace.query.update.message_text import element_text, value_text
 from headrace.query.update.modifiers import MODIFIERS
+from headrace.query.update.plain_fields import PlainFields, apply_plain, plain_fields
 from headrace.query.update.rename import RenameNode, parse_rename
 from headrace.query.update.replacement_update import dollar_prefixed
 from headrace.query.update.update import Applied, Diff, Update, UpdateContext
 from headrace.query.update.update_tree import ArrayFilters, UpdateObjectNode, add
 from headrace.query.update.walk import Walk
-from headrace.values.bson import MISSING, type_name
-
-PlainFields = tuple[tuple[str, Any, tuple[str, ...]], ...]
-"""The fields of an update as (name, leaf or the plain fields of a subdocument, path)."""
+from headrace.values.bson import type_name
 
 
 class OperatorUpdate(Update):
-    """An update tree. `_plain` has its leaves if `_apply_plain` can apply all of them, otherwise None."""
+    """An update tree. `_plain` has its leaves if `apply_plain` can apply all of them, otherwise None."""
 
     __slots__ = ("_fields", "_has_dollar", "_has_rename", "_needs_position", "_plain", "_tree")
     kind = "operators"
@@ -37,7 +34,7 @@ class OperatorUpdate(Update):
         self._plain = plain
         self._has_rename = has_rename
         self._needs_position = needs_position
-        self._has_dollar = any(name.startswith("$") for name in self._fields)
+        self._has_dollar = "$" in {name[:1] for name in self._fields}
         """Whether the update changes top-level fields whose names begin with a dollar sign."""
 
     @property
@@ -59,7 +56,7 @@ class OperatorUpdate(Update):
     def _applied(self, document: dict[str, Any], context: UpdateContext) -> Applied:
         params = ApplyParams(document, context)
         if self._plain is not None:
-            made = _apply_plain(self._plain, document, params)
+            made = apply_plain(self._plain, document, params)
             if made is not None:
                 return Applied(made[0], Diff({"$v": 2, "diff": made[1]})) if made[1] else Applied(document, None)
         walk = Walk(document, params, self._has_rename)
@@ -76,55 +73,6 @@ def _check_names(diff: dict[str, Any]) -> None:
     for name in (*diff.get("u", ()), *diff.get("i", ())):
         if name.startswith("$"):
             raise dollar_prefixed(name)
-
-
-def _apply_plain(
-    fields: PlainFields, document: dict[str, Any], params: ApplyParams
-) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The fast path of `Walk`: (new document, diff), the diff empty if nothing changes. None if a path leads through
-    anything but documents."""
-    new = document.copy()
-    deletes: dict[str, Any] = {}
-    updates: dict[str, Any] = {}
-    inserts: dict[str, Any] = {}
-    children: dict[str, Any] = {}
-    for name, leaf, path in fields:
-        old = document.get(name, MISSING)
-        if type(leaf) is tuple:
-            inner = _apply_plain(leaf, old, params) if type(old) is dict else None
-            if inner is None:
-                return None
-            if inner[1]:
-                new[name], children["s" + name] = inner
-            continue
-        if leaf.insert_only and not params.context.inserting:
-            continue
-        if old is MISSING:
-            if leaf.creates:
-                new[name] = inserts[name] = leaf.change(MISSING, params, path)
-            continue
-        value = leaf.change(old, params, path)
-        if value is NO_OP:
-            continue
-        if value is MISSING:
-            del new[name]
-            deletes[name] = False
-        elif type(value) is Appended:
-            array = new[name] = value.array
-            start = len(array) - value.count
-            children["s" + name] = {"a": True, **{f"u{at}": array[at] for at in range(start, len(array))}}
-        else:
-            new[name] = updates[name] = value
-    diff: dict[str, Any] = {}
-    if deletes:
-        diff["d"] = deletes
-    if updates:
-        diff["u"] = updates
-    if inserts:
-        diff["i"] = inserts
-    if children:
-        diff.update(children)
-    return new, diff
 
 
 def parse_operators(update: Mapping[str, Any], filters: ArrayFilters, collation: Any) -> OperatorUpdate:
@@ -186,29 +134,11 @@ class ConflictPlaceholderNode(UpdateLeafNode):
 
 def _closed(tree: UpdateObjectNode) -> OperatorUpdate:
     tree.close()
-    plain = None if "_id" in tree.children else _plain(tree, ())
+    plain = None if "_id" in tree.children else plain_fields(tree, ())
     if plain is not None:
         return OperatorUpdate(tree, plain, False, False)
     has_rename, needs_position = _features(tree)
     return OperatorUpdate(tree, None, has_rename, needs_position)
-
-
-def _plain(node: Any, path: tuple[str, ...]) -> PlainFields | None:
-    """The plain fields of a node, with subdocuments as nested tuples; None if only `Walk` can apply the node."""
-    if type(node) is not UpdateObjectNode or node.positional is not None:
-        return None
-    fields: list[tuple[str, Any, tuple[str, ...]]] = []
-    for name, child in node.ordered:
-        here = (*path, name)
-        if isinstance(child, UpdateLeafNode):
-            if type(child) is RenameNode or child.depth + len(here) > limits.NESTING_MAX:
-                return None
-            fields.append((name, child, here))
-        elif (inner := _plain(child, here)) is not None:
-            fields.append((name, inner, here))
-        else:
-            return None
-    return tuple(fields)
 
 
 def _features(node: Any) -> tuple[bool, bool]:

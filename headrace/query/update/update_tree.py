@@ -31,8 +31,9 @@ class UpdateObjectNode:
 
     def close(self) -> None:
         """Sort the children. Call it once, after all children were added."""
-        names = sorted(self.children, key=sibling_key)
-        self.ordered = tuple((name, self.children[name]) for name in names)
+        has_number = any(map(str.isdecimal, self.children))
+        names = sorted(self.children, key=sibling_key if has_number else None)  # text sorts as its UTF-8 does
+        self.ordered = tuple(zip(names, map(self.children.__getitem__, names)))
         for child in (*self.children.values(), self.positional):
             if child is not None and not isinstance(child, UpdateLeafNode):
                 child.close()
@@ -74,6 +75,15 @@ class UpdateArrayNode:
         for child in self.children.values():
             if not isinstance(child, UpdateLeafNode):
                 child.close()
+
+    def all_matching(self, array: list[Any]) -> list[tuple[int, Any]]:
+        """The elements that a filter matches, as (index, node to apply). Raises 40 if nodes conflict."""
+        if len(self.ordered) > 1:
+            return [(index, node) for index, node in enumerate(map(self.matching, array)) if node is not None]
+        ((name, child, test),) = self.ordered
+        if test is None:
+            return [(index, child) for index in range(len(array))]
+        return [(index, child) for index, element in enumerate(array) if test({name: element})]
 
     def matching(self, element: Any) -> Any:
         """The node to apply to this element, or None if no filter matches the element. Raises 40 if nodes conflict."""

@@ -9,17 +9,22 @@ pads the array with nulls. A scalar on the path is error 28 (PathNotViable).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.update.diff_log import DiffLog
 from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldRef, UpdateLeafNode
 from headrace.query.update.message_text import element_text, value_text
+from headrace.query.update.plain_fields import PlainFields, apply_plain, plain_fields
 from headrace.query.update.rename import RenameNode
 from headrace.query.update.update_tree import UpdateArrayNode, UpdateObjectNode
+from headrace.time_limit import OutOfMemory, TookTooLong
 from headrace.values.bson import MISSING
 from headrace.values.order import equal
+
+_MANY_ELEMENTS: Final = 8
+"""The number of elements from which on the search for plain fields pays off."""
 
 
 class Walk:
@@ -119,18 +124,44 @@ class Walk:
 
     def _elements(self, node: UpdateArrayNode, array: list[Any], path: FieldRef) -> bool:
         """Apply to the matching elements. If several of them change, the diff has the complete array."""
-        matching = [(index, child) for index, child in enumerate(map(node.matching, array)) if child is not None]
+        matching = node.all_matching(array)
         if len(matching) == 1:
             index, child = matching[0]
             return self._existing(child, array, index, array[index], path)
         log, self.log = self.log, None
-        changed = [index for index, child in matching if self._existing(child, array, index, array[index], path)]
+        plain = self._plain_children(matching, path)
+        changed = [index for index, child in matching if self._element(child, plain.get(id(child)), array, index, path)]
         self.log = log
         if log is not None and len(changed) == 1:
             log.updated((*path, changed[0]), array[changed[0]])
         elif log is not None and changed:
             log.updated(path, array)
         return bool(changed)
+
+    def _plain_children(self, matching: list[tuple[int, Any]], path: FieldRef) -> dict[int, PlainFields]:
+        """The plain fields of the nodes that apply to many elements, by the identity of the node."""
+        if len(matching) < _MANY_ELEMENTS or not self.copies or path[0] == "_id":
+            return {}
+        nodes = {id(child): child for _, child in matching}
+        found = {key: plain_fields(node, (*map(str, path), "0")) for key, node in nodes.items()}  # any index is as deep
+        return {key: fields for key, fields in found.items() if fields is not None}
+
+    def _element(
+        self, node: Any, plain: PlainFields | None, array: list[Any], index: int, path: FieldRef
+    ) -> bool:  # fmt: skip
+        """Apply a node to one of several elements. Return whether it changed."""
+        old = array[index]
+        if plain is not None and type(old) is dict:
+            try:
+                made = apply_plain(plain, old, self.params)
+            except (OutOfMemory, TookTooLong):
+                raise
+            except CommandError:
+                made = None  # raised again below, with the path of this element
+            if made is not None:
+                array[index] = made[0]
+                return bool(made[1])
+        return self._existing(node, array, index, old, path)
 
     # ---------------------------------------------------------------- missing fields
 
