@@ -4,7 +4,8 @@
     rows.row_bytes                the length of each
 
 The type says what was found once: a function that gets `EqualRows` does not compare the lengths again, and packs or
-cuts all of them with one `struct`. Rule: `EqualRows` are not changed; a slice or a sum of them is a plain list.
+cuts all of them with one `struct`. Rule: `EqualRows` are not changed; a slice or a sum of them is a plain list, but
+`part` returns rows.
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ def as_rows(items: Sequence[bytes]) -> EqualRows | None:
     if not items or len(items[-1]) != (size := len(items[0])):  # quick, and mostly enough
         return None
     return EqualRows(items, size) if list(map(len, items)).count(size) == len(items) else None
+
+
+def part(items: list[bytes], start: int, end: int) -> list[bytes]:
+    """Return the items from `start` up to `end`, as rows if all are."""
+    if start == 0 and end >= len(items):
+        return items
+    some = items[start:end]
+    return EqualRows(some, items.row_bytes) if type(items) is EqualRows else some
 
 
 def longest(items: Sequence[bytes]) -> int:

@@ -14,6 +14,7 @@ import struct
 from typing import Final
 
 from headrace.limits import DECODED_BYTES_MAX, MESSAGE_BYTES_MAX, WRITE_BATCH_COUNT_MAX
+from headrace.values.rows import EqualRows
 from headrace.wire.checksum import crc32c
 from headrace.wire.compression import NEVER_COMPRESSED, decompress
 from headrace.wire.message import (
@@ -67,6 +68,7 @@ _COLUMN_COUNT = 16
 """The number of documents from which on their lengths are compared as columns."""
 _COLUMN_BYTES = 5 * _COLUMN_COUNT
 """The size of this number of empty documents."""
+_ROW_BYTES_MAX = 64 * 1024
 _SECTION_NAMES = {b"deletes": "deletes", b"documents": "documents", b"updates": "updates"}
 """The most frequent section names, decoded."""
 
@@ -344,8 +346,9 @@ def _sequence(buffer: bytes, at: int, end: int, sequences: dict[str, list[bytes]
     documents: list[bytes] = []
     sequences[name] = documents
     if section_end - at >= _COLUMN_BYTES and _INT(buffer, at)[0] <= (section_end - at) // _COLUMN_COUNT:
-        documents += _of_one_length(buffer, at, section_end)
-        if documents:
+        rows = _of_one_length(buffer, at, section_end)
+        if rows is not None:
+            sequences[name] = rows
             return section_end
     append = documents.append
     unpack = _INT
@@ -366,21 +369,22 @@ def _sequence(buffer: bytes, at: int, end: int, sequences: dict[str, list[bytes]
     return section_end
 
 
-def _of_one_length(buffer: bytes, at: int, end: int) -> list[bytes]:
-    """Return the documents in [at, end) if all have the length of the first, otherwise none.
+def _of_one_length(buffer: bytes, at: int, end: int) -> EqualRows | None:
+    """Return the documents in [at, end) if all have the length of the first, at most `_ROW_BYTES_MAX`.
 
     The lengths, and the zeros at the ends, are compared as columns: one byte of all documents at a time.
     """
     (size,) = _INT(buffer, at)
-    if size < 5 or (end - at) % size:
-        return []
+    if not 5 <= size <= _ROW_BYTES_MAX or (end - at) % size:
+        return None
     count = (end - at) // size
     if count > WRITE_BATCH_COUNT_MAX or buffer[at + size - 1 : end : size] != bytes(count):
-        return []
+        return None
     for place in range(at, at + 4):
         if buffer[place:end:size] != buffer[place : place + 1] * count:
-            return []
-    return [row for (row,) in struct.Struct(f"{size}s").iter_unpack(memoryview(buffer)[at:end])]
+            return None
+    cut = struct.Struct(f"{size}s").iter_unpack(memoryview(buffer)[at:end])
+    return EqualRows([row for (row,) in cut], size)
 
 
 def _document(buffer: bytes, at: int, end: int) -> tuple[bytes, int]:

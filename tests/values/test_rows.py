@@ -10,7 +10,7 @@ from bson import ObjectId
 from headrace.store.checksums.transaction import with_checksum, with_checksums
 from headrace.store.identity import identified, identified_many
 from headrace.values.bson import encode
-from headrace.values.rows import EqualRows, as_rows, longest, total_bytes
+from headrace.values.rows import EqualRows, as_rows, longest, part, total_bytes
 
 
 @pytest.mark.parametrize("lengths", [(), (0,), (3,), (3, 3, 3), (0, 0), (3, 4), (3, 4, 3), (4, 3, 3)])
@@ -23,6 +23,10 @@ def test_rows_are_items_of_one_length(lengths: tuple[int, ...]) -> None:
         assert rows == items and rows.row_bytes == lengths[0] and as_rows(rows) is rows
         assert longest(rows) == max(lengths) and total_bytes(rows) == sum(lengths)
         assert type(rows[:1]) is type(rows + rows) is list
+        for end in range(len(rows) + 2):
+            some = part(rows, 0, end)
+            assert some == items[:end] == part(items, 0, end) and type(some) is EqualRows
+            assert part(rows, 1, end) == items[1:end] == part(items, 1, end)
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 100])

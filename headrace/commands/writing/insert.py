@@ -43,6 +43,7 @@ from headrace.store.indexes.index_entries import TooManyEntries
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.timeseries.bucket import Measurement, taken_apart
 from headrace.values.bson import check_all
+from headrace.values.rows import part, total_bytes
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
@@ -160,7 +161,7 @@ def check_documents(documents: list[bytes], tick: Callable[[], None]) -> None:
         return
     for first, end in pieces(documents, 0):
         tick()
-        check_all(documents[first:end])
+        check_all(part(documents, first, end))
         if len(documents[end - 1]) > limits.INSERT_BYTES:
             _put_id_first(documents, end - 1)
 
@@ -174,7 +175,7 @@ def pieces(
     documents: list[bytes], first: int, bytes_max: int = limits.INSERT_BYTES
 ) -> Iterator[tuple[int, int]]:  # fmt: skip
     """Yield (start, end) of the documents to insert at once, about a millisecond's worth."""
-    if sum(map(len, documents)) < bytes_max:  # short documents: only their number is limited
+    if total_bytes(documents) < bytes_max:  # short documents: only their number is limited
         for start in range(first, len(documents), limits.INSERT_COUNT):
             yield start, min(start + limits.INSERT_COUNT, len(documents))
         return
@@ -222,7 +223,7 @@ class Inserts:
         bytes_max = limits.INDEXED_INSERT_BYTES if is_indexed else limits.INSERT_BYTES
         for start, end in pieces(documents, first, bytes_max) if len(documents) > 1 else ((first, len(documents)),):
             self.context.tick()
-            if not self._piece(documents[start:end] if end - start < len(documents) else documents, start + offset):
+            if not self._piece(part(documents, start, end), start + offset):
                 return
 
     def _measurements(self, documents: list[bytes], first: int, offset: int) -> bool:

@@ -19,6 +19,7 @@ from struct import Struct
 from typing import Final
 
 from headrace.values.bson.elements import iter_elements
+from headrace.values.rows import as_rows
 
 ALIKE_COUNT_MIN: Final = 64
 """The number of documents from which on the check is quicker than a decode, also for documents of numbers only."""
@@ -48,7 +49,7 @@ def are_alike(documents: Sequence[bytes]) -> bool:
     size = len(first)
     if len(documents[-1]) != size or size > _DOCUMENT_BYTES_MAX:  # quick, and mostly enough
         return False
-    if list(map(len, documents)).count(size) != len(documents):
+    if as_rows(documents) is None:
         return False
     values: list[tuple[int, int, int]] = []
     if not _describe(first, 0, values, _LEVEL_COUNT_MAX):
