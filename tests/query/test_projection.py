@@ -63,6 +63,14 @@ def test_find_projection(spec: dict[str, Any], document: dict[str, Any], result:
         ({"a.b": 2}, {"a.$": 1}, {"_id": 1, "a": [{"b": 1}, {"b": 2}]}, {"_id": 1, "a": [{"b": 2}]}),
         ({"a": 1}, {"a.$": 1}, {"_id": 1, "a": 1}, {"_id": 1, "a": 1}),
         ({"s.a": 2}, {"s.a.$": 1}, {"_id": 1, "s": {"a": [1, 2], "b": 1}}, {"_id": 1, "s": {"a": [2]}}),
+        ({}, {"g.$": 1}, {"_id": 1, "x": [1]}, {"_id": 1}),
+        ({"x": 1}, {"a.b.c.$": 1}, {"x": [1], "a": [{"b": [[{"c": 1, "d": 2}]]}]}, {"a": [{"b": [[{"c": 1}]]}]}),
+        ({"x.y": 1}, {"a.b.$": 1}, {"x": {"y": [0, 1]}, "a": [{"b": [1]}, {"b": [4]}]}, {"a": [{"b": [4]}]}),
+        ({"$and": [{"a": 3}, {"a": 2}, {"a": 1}]}, {"b.$": 1}, {"a": [1, 2, 3], "b": [4, 5, 6]}, {"b": [4]}),
+        ({"a": {"$in": [3, 2]}}, {"b.$": 1}, {"a": [1, 2, 3], "b": [4, 5, 6]}, {"b": [5]}),
+        ({"$or": [{"a": 3}, {"a": 2}]}, {"b.$": 1}, {"a": [1, 2, 3], "b": [4, 5, 6]}, {"b": [5]}),
+        ({"a": {"$elemMatch": {"$elemMatch": {"$eq": 3}}}}, {"b.$": 1}, {"a": [[1], [3]], "b": [5, 7]}, {"b": [7]}),
+        ({"a": 1}, {"b": {"$slice": 1}, "a.$": 1}, {"a": [1, 2], "b": [3, 4]}, {"a": [1], "b": [3]}),
     ],
 )
 def test_the_positional_projection_gives_the_element_that_matched(
@@ -85,7 +93,18 @@ def test_the_positional_projection_gives_the_element_that_matched(
         ("find", {"a.$": 1, "b": 0}, 31254),
         ("find", {"a.$": 1, "b.$": 1}, 31276),
         ("find", {"a.$": 1, "b": {"$elemMatch": {"c": 1}}}, 31255),
+        ("find", {"a.$": 1, "b.d": {"$elemMatch": {"c": 1}}}, 31255),
+        ("find", {"b": {"$elemMatch": {"c": 1}}, "a.$": 1}, 31256),
+        ("find", {"a.$": {"$slice": 1}}, 31271),
+        ("find", {"b": {"a.$": 1}}, 31271),
+        ("find", {"b": 0, "a.$": 1}, 31395),
+        ("find", {"a.$": False}, 31395),
+        ("find", {"a.$.b": 1}, 31394),
+        ("find", {".$": 1}, 5392900),
+        ("find", {"a.$": 1, "a": 1}, 31250),
+        ("find", {"a.$": 1, "a.b": 1}, 31249),
         ("find", {"a.$": "x"}, 31308),
+        ("find", {"a.$": None}, 31308),
         ("find", {"a": {"$elemMatch": 1}}, 31274),
         ("find", {"a.b": {"$elemMatch": {"c": 1}}}, 31275),
         ("find", {"a": {"$slice": "x"}}, 28667),
@@ -107,8 +126,23 @@ def test_a_bad_projection_is_refused_with_its_code(
     assert raised.value.code == code
 
 
-def test_a_positional_projection_needs_an_element_that_matched() -> None:
-    projection = parse_projection({"a.$": 1}, kind="find", predicate=parse_filter({"b": 1}))
+@pytest.mark.parametrize(
+    ("criteria", "document", "code"),
+    [
+        ({}, {"a": [1]}, 51246),
+        ({"b": 1}, {"a": [1], "b": 1}, 51246),
+        ({"b": [4, 5]}, {"a": [1], "b": [4, 5]}, 51246),
+        ({"$or": [{"a": 1}, {"b": 5}]}, {"a": [1], "b": [5]}, 51246),
+        ({"$or": [{"a": {"$gt": 1}}, {"a": 1}]}, {"a": [1]}, 51246),
+        ({"$nor": [{"a": -1}]}, {"a": [1]}, 51246),
+        ({"a": {"$not": {"$elemMatch": {"$eq": 100}}}}, {"a": [1]}, 51246),
+        ({"b": 3}, {"a": [1], "b": [1, 3]}, 51247),
+    ],
+)
+def test_a_positional_projection_needs_an_element_that_matched(
+    criteria: dict[str, Any], document: dict[str, Any], code: int
+) -> None:
+    projection = parse_projection({"a.$": 1}, kind="find", predicate=parse_filter(criteria))
     with pytest.raises(CommandError) as raised:
-        projection({"_id": 1, "a": [1], "b": 1})
-    assert raised.value.code == 51246
+        projection(document)
+    assert raised.value.code == code

@@ -9,7 +9,7 @@ a condition that is false prevents the error of an `$expr` after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -233,7 +233,10 @@ class And(MatchExpression):
 
 @dataclass(frozen=True, slots=True)
 class Or(MatchExpression):
-    """`$or`: at least one child matches. It sets no index for the positional operator."""
+    """`$or`: at least one child matches.
+
+    It sets an index for the positional operator only if all children are equalities of one path, as `$in` would.
+    """
 
     children: tuple[MatchExpression, ...]
 
@@ -246,6 +249,13 @@ class Or(MatchExpression):
 
     def single(self) -> ValueTest:
         return _any([child.single() for child in self.children])
+
+    def find_match(self, document: dict[str, Any]) -> MatchResult:
+        leaves = [child for child in self.children if isinstance(child, LeafMatchExpression)]
+        equalities = [leaf for leaf in leaves if leaf.wanted is not MISSING]
+        if len(equalities) == len(self.children) and len({leaf.path for leaf in equalities}) == 1:
+            return replace(equalities[0], test=self.single()).find_match(document)
+        return MatchExpression.find_match(self, document)
 
     def fields(self) -> set[str] | None:
         return _fields_of(self.children)

@@ -238,10 +238,10 @@ class _SpecificationReader:
         if type(argument) is not dict:
             raise CommandError(31274, "elemMatch: Invalid argument, object required")
         field_path = checked_path(path)
-        if len(field_path) > 1:
-            raise CommandError(31275, "Cannot use $elemMatch projection on a nested field")
         if self.positional is not None:
             raise CommandError(31255, "Cannot specify positional operator and $elemMatch.")
+        if len(field_path) > 1:
+            raise CommandError(31275, "Cannot use $elemMatch projection on a nested field")
         self.has_element_match = True
         _check_condition(argument)
         inner = parse_filter({path: {"$elemMatch": argument}}, collation=self.scope.collation)
