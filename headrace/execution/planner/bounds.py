@@ -22,7 +22,6 @@ from headrace.query.match.match_expression import (
     MatchType,
     Not,
 )
-from headrace.turns import paced
 from headrace.values.bson import MISSING
 from headrace.values.keystring import encode_value
 from headrace.values.order import NAN_KEY, number_key, regex_options
@@ -160,16 +159,23 @@ def _equal(value: Any) -> Intervals | None:
 
 
 def _in(values: list[Any]) -> Intervals | None:
-    made: Intervals = []
-    for value in paced(values):
-        if type(value) is Regex:
-            made += _pattern(value.pattern, regex_options(value))
-            continue
-        intervals = _equal(value)
+    try:
+        return union(_each(values))
+    except _AnyValue:
+        return None
+
+
+class _AnyValue(Exception):
+    """A value of an `$in` has no intervals."""
+
+
+def _each(values: list[Any]) -> Iterator[Interval]:
+    """Yield the intervals of the values of an `$in`."""
+    for value in values:
+        intervals = _pattern(value.pattern, regex_options(value)) if type(value) is Regex else _equal(value)
         if intervals is None:
-            return None
-        made += intervals
-    return union(made)
+            raise _AnyValue
+        yield from intervals
 
 
 def _pattern(pattern: str, options: str) -> Intervals:

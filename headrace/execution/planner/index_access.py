@@ -19,13 +19,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.execution.planner.bounds import PathCondition
-from headrace.execution.planner.intervals import Intervals, intersection
+from headrace.execution.planner.intervals import Intervals, intersection, key_pieces, key_positions
 from headrace.execution.planner.key_bounds import key_bounds
 from headrace.query.sort import SortKey
 from headrace.store.catalog import Index
 from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY, descends
 from headrace.store.view import Skip
-from headrace.turns import paced
 
 if TYPE_CHECKING:
     from headrace.execution.planner.key_range import IndexRange
@@ -255,15 +254,14 @@ def ranges_of(index: Index, bounds: Sequence[Intervals | None]) -> list[Range]:
     for field, intervals in zip(fields, bounds):
         if intervals is None:
             break
-        ordered = list(reversed(intervals)) if field.descending else intervals
-        if are_points(intervals) and (len(prefixes) == 1 or len(prefixes) * len(ordered) <= RANGE_COUNT_MAX):
-            pieces = [interval.piece(field.descending) for interval in paced(ordered)]
-            prefixes = [prefix + piece for prefix in prefixes for piece in paced(pieces)]
+        if are_points(intervals) and (len(prefixes) == 1 or len(prefixes) * len(intervals) <= RANGE_COUNT_MAX):
+            pieces = key_pieces(intervals, descending=field.descending)
+            prefixes = [prefix + piece for prefix in prefixes for piece in pieces]
             continue
-        if len(prefixes) > 1 and len(prefixes) * len(ordered) > _PAIR_COUNT_MAX:
+        if len(prefixes) > 1 and len(prefixes) * len(intervals) > _PAIR_COUNT_MAX:
             break  # the filter tests the remaining fields
-        positions = [interval.positions(field.descending) for interval in paced(ordered)]
-        return cut_ranges([(prefix + low, prefix + high) for prefix in prefixes for low, high in paced(positions)])
+        positions = key_positions(intervals, descending=field.descending)
+        return cut_ranges([(prefix + low, prefix + high) for prefix in prefixes for low, high in positions])
     return cut_ranges([(prefix + b"\x01", prefix + b"\xff") for prefix in prefixes])
 
 

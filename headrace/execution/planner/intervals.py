@@ -91,8 +91,8 @@ def _low(interval: Interval) -> bytes:
 
 
 def union(intervals: Iterable[Interval]) -> Intervals:
-    """Return the values that are in any of the intervals."""
-    given = list(intervals)
+    """Return the values that are in any of the intervals. Pauses, because an `$in` may have a million values."""
+    given = list(paced(intervals))
     if len(given) < 2:
         return given
     made: Intervals = []
@@ -106,6 +106,18 @@ def union(intervals: Iterable[Interval]) -> Intervals:
             made[-1] = Interval(made[-1].low, interval.high)
             end = high
     return made
+
+
+def key_pieces(intervals: Intervals, *, descending: bool) -> list[bytes]:
+    """Return the bytes of points in a key, ascending."""
+    ordered = reversed(intervals) if descending else intervals
+    return [interval.piece(descending) for interval in paced(ordered)]
+
+
+def key_positions(intervals: Intervals, *, descending: bool) -> list[tuple[bytes, bytes]]:
+    """Return the positions [low, high) of the intervals in a key, ascending."""
+    ordered = reversed(intervals) if descending else intervals
+    return [interval.positions(descending) for interval in paced(ordered)]
 
 
 _FIRST: Final = End(encode_value(MinKey()), MinKey())
