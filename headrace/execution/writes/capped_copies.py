@@ -13,19 +13,14 @@ collection meanwhile; on MongoDB they wait. Without an oplog, the whole copy is 
 from __future__ import annotations
 
 import uuid as uuids
-from typing import Final
 
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.lock_waits import wait_until_unused
-from headrace.errors import CommandError
-from headrace.execution.writes.changed_documents import ChangedDocuments, insert_copy, shape_of
+from headrace.execution.writes.changed_documents import ChangedDocuments, insert_copy
 from headrace.execution.writes.matches import Target, measure
 from headrace.execution.writes.output import temporary_collection
 from headrace.store import capped, catalog_changes
 from headrace.store.catalog import Collection
 from headrace.store.view import LEFT_OUT
-
-_ROUND_COUNT_MAX: Final = 1000  # then the last changes are copied without a pause
 
 
 def convert(context: CommandContext, source: Collection, bytes_max: int) -> None:
@@ -37,7 +32,7 @@ def convert(context: CommandContext, source: Collection, bytes_max: int) -> None
     temporary = f"{source.database}.tmp{uuids.uuid4().hex[:5]}.convertToCapped.{source.name}"
     with temporary_collection(context, temporary):
         target = Target(context, source)
-        copy = _copied(context, target, temporary, bytes_max, replaces=True)
+        copy = _copied(context, target, temporary, bytes_max, source.namespace)
         catalog_changes.rename(context.txn, copy.collection, source.namespace, target.collection)
 
 
@@ -47,28 +42,18 @@ def clone(context: CommandContext, source: Collection, goal: str, bytes_max: int
         catalog_changes.copy_as_capped(context.txn, source, goal, bytes_max)
         return
     with temporary_collection(context, goal):
-        _copied(context, Target(context, source), goal, bytes_max, replaces=False)
+        _copied(context, Target(context, source), goal, bytes_max)
 
 
-def _copied(context: CommandContext, target: Target, namespace: str, bytes_max: int, *, replaces: bool) -> Target:
-    source = target.collection
-    shape = shape_of(source)
-    copy = Target(context, catalog_changes.create_capped(context.txn, source, namespace, bytes_max))
-    measure(context, copy)
+def _copied(context: CommandContext, target: Target, namespace: str, bytes_max: int, *used: str) -> Target:
+    """Return the copy. No client's transaction uses the collections `used` at the end."""
     changed = ChangedDocuments(context, target)
+    copy = Target(context, catalog_changes.create_capped(context.txn, target.collection, namespace, bytes_max))
+    measure(context, copy)
     _copy(context, target, copy, bytes_max)
-    for count in range(_ROUND_COUNT_MAX + 1):
-        if replaces:
-            wait_until_unused(context, target.collection.namespace)
-        pause_count = context.pause_count
-        for key, is_new in changed.keys().items():
-            if count < _ROUND_COUNT_MAX:
-                context.tick()
-            _repeat(context, target, copy, key, is_new=is_new)
-        if pause_count == context.pause_count:
-            break
-    if shape_of(target.collection) != shape:
-        raise CommandError(175, f"collection '{target.collection.namespace}' was changed while it was copied")
+    for changes in changed.rounds(*used):
+        for key in changes:
+            _repeat(context, target, copy, key, is_new=changes.keys[key])
     return copy
 
 

@@ -6,11 +6,14 @@ A copy that pauses copies these documents again, until a round neither pauses no
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace import limits
 from headrace.changes.entry import DecodedEntry
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.lock_waits import wait_until_unused
 from headrace.errors import CommandError
 from headrace.execution.writes.matches import Target
 from headrace.store.catalog import Collection
@@ -33,7 +36,25 @@ def insert_copy(context: CommandContext, copy: Target, document: bytes) -> bool:
     return True
 
 
+_ROUND_COUNT_MAX: Final = 1000  # then the last changes are copied without a pause
 _PRUNED: Final = "the oplog no longer has what was changed while the collection was copied"
+
+
+@dataclass(slots=True)
+class CopyRound:
+    """Documents to copy again: their `_id` keys, each with whether the document was inserted."""
+
+    context: CommandContext
+    keys: dict[bytes, bool]
+    pauses: bool
+    left: list[bytes] = field(default_factory=list)
+    """Keys of documents that could not be copied: for the next round."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        for key in self.keys:
+            if self.pauses:
+                self.context.tick()
+            yield key
 
 
 class ChangedDocuments:
@@ -43,6 +64,26 @@ class ChangedDocuments:
         self._context = context
         self._target = target
         self._through = context.txn.clock_position
+        self._shape = shape_of(target.collection)
+
+    def rounds(self, *used: str) -> Iterator[CopyRound]:
+        """Yield the documents that have changed, until a round neither pauses nor leaves any.
+
+        No client's transaction uses the collections `used` in the last round. Raises 175 if the options or indexes of
+        the copied collection have changed."""
+        context, left = self._context, list[bytes]()
+        for count in range(_ROUND_COUNT_MAX + 1):
+            wait_until_unused(context, *used)
+            pause_count = context.pause_count
+            keys = {**dict.fromkeys(left, False), **self.keys()}
+            changes = CopyRound(context, keys, pauses=count < _ROUND_COUNT_MAX)
+            yield changes
+            left = changes.left
+            if pause_count == context.pause_count and not left:
+                break
+        collection = self._target.collection
+        if shape_of(collection) != self._shape:
+            raise CommandError(175, f"collection '{collection.namespace}' was changed while it was copied")
 
     def keys(self) -> dict[bytes, bool]:
         """Return the `_id` keys of the documents that have changed since the last call, and whether each was inserted.

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from bson import Binary, Int64
 
-from headrace.execution.writes.output import drop_temporary, left_behind
 from headrace.testing.driven import DrivenServer
+from tests.killed_copies import temporary_after_kill
 
 COUNT = 300
 RENAME = {"renameCollection": "a.c", "to": "b.c"}
@@ -102,25 +102,9 @@ def test_a_target_that_appears_meanwhile_is_not_replaced() -> None:
         assert reply["ok"] == 1.0 and len(all_in(server, "b")) == COUNT
 
 
-class _Killed(BaseException):
-    """The process ends."""
-
-
 def test_a_crash_in_the_middle_leaves_the_source_and_what_is_dropped(tmp_path: Path) -> None:
     with DrivenServer(tmp_path / "d") as server:
         fill(server)
-
-        def between(pauses: int) -> None:
-            if pauses == 20:
-                raise _Killed
-
-        with pytest.raises(_Killed):
-            server.in_turns("admin", RENAME, between)
-        server.restart()
-        left = left_behind(server.engine)
-        assert len(left) == 1 and left[0].startswith("b.tmp")
-        txn = server.store.begin()
-        drop_temporary(txn, left)
-        server.store.commit(txn)
+        assert temporary_after_kill(server, "admin", RENAME).startswith("b.tmp")
         assert server.must("b", {"listCollections": 1})["cursor"]["firstBatch"] == []
         assert len(all_in(server, "a")) == COUNT

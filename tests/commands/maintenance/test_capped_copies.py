@@ -15,6 +15,7 @@ from headrace.execution.writes.changed_documents import ChangedDocuments
 from headrace.execution.writes.matches import Target
 from headrace.execution.writes.output import drop_temporary, left_behind
 from headrace.testing.driven import DrivenServer
+from tests.killed_copies import temporary_after_kill
 
 COUNT = 200
 CONVERT: dict[str, Any] = {"convertToCapped": "c", "size": 1 << 20}
@@ -110,25 +111,10 @@ def test_an_interrupted_copy_leaves_nothing(body: dict[str, Any]) -> None:
         assert names(server) == ["c"] and len(documents(server, "c")) == COUNT
 
 
-class _Killed(BaseException):
-    """The process ends."""
-
-
 def test_a_crash_in_the_middle_leaves_the_source_and_what_is_dropped(tmp_path: Path) -> None:
     with DrivenServer(tmp_path / "d") as server:
         fill(server)
-
-        def between(pauses: int) -> None:
-            if pauses == 20:
-                raise _Killed
-
-        with pytest.raises(_Killed):
-            server.in_turns("t", CONVERT, between)
-        server.restart()
-        left = left_behind(server.engine)
-        assert len(left) == 1 and left[0].endswith(".convertToCapped.c")
-        drop_temporary(txn := server.store.begin(), left)
-        server.store.commit(txn)
+        assert temporary_after_kill(server, "t", CONVERT).endswith(".convertToCapped.c")
         assert names(server) == ["c"] and len(documents(server, "c")) == COUNT
 
 
