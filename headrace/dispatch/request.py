@@ -55,7 +55,6 @@ class ClientInfo:
         "conversation",
         "cut_off",
         "grants",
-        "hello_done",
         "is_program",
         "last_session",
         "local_address",
@@ -79,7 +78,6 @@ class ClientInfo:
         """The `client` document of the first hello: driver, os, platform, application."""
         self.compressors: list[str] = []
         """The compressors agreed upon at hello, in the client's order."""
-        self.hello_done = False
         self.certificate_subject = None if tls is None else tls.subject
         """The subject of the client's verified certificate; None: no certificate."""
         self.uid: bytes | None = None

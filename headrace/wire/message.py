@@ -81,11 +81,6 @@ class Message:
         self.compressor: int | None = None
         """The id of the request's compressor, which its reply uses, too; None: not compressed."""
 
-    @property
-    def more_to_come(self) -> bool:
-        """Whether the client wants no reply."""
-        return self.opcode == OP_MSG and self.flags & MORE_TO_COME != 0
-
     def opened(self) -> Message:
         """Return the message itself, or the content of an `UnopenedMessage`."""
         return self

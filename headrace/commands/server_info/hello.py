@@ -121,7 +121,6 @@ def _remember_client(info: ClientInfo, body: dict[str, Any]) -> None:
         info.metadata = client
     if "compression" in body:
         info.compressors = [name for name in COMPRESSION.of(body) if type(name) is str and name in COMPRESSORS]
-    info.hello_done = True
 
 
 def _check_metadata(client: dict[str, Any]) -> None:
