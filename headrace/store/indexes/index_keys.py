@@ -171,6 +171,13 @@ class _KeyField(NamedTuple):
     """The trait of a document with an array at the path."""
 
 
+def _keys_of_elements(keys: FieldKeys, array: list[Any]) -> list[bytes]:
+    """Return the keys of an array's elements. If all have one plain type, its encoder is looked up once."""
+    kinds = set(map(type, array))
+    encoder = keys.encoders.get(kinds.pop()) if len(kinds) == 1 else None
+    return list(map(keys.of_value if encoder is None else encoder, array))
+
+
 class PlainField(NamedTuple):
     """A field of an index, with the encoders of its plain values."""
 
@@ -323,7 +330,7 @@ class KeyMaker:
                 if len(value) > count_max:
                     raise too_many_keys()
                 is_there, traits = True, array_trait
-                spread = [keys.of_value(item) for item in value] or [_UNDEFINED_KEY]
+                spread = _keys_of_elements(keys, value) or [_UNDEFINED_KEY]
                 if down:
                     spread = [piece.translate(INVERTED) for piece in spread]
                 continue
