@@ -40,23 +40,21 @@ _SAMPLE: Final = 16
 _SHARED_MIN: Final = 2
 _LAYOUT_COUNT_MAX: Final = 16
 _NESTED_MAX: Final = 4
-"""The depth of arrays and objects in one value that an expression reads."""
+"""The depth of arrays, or of objects, in one value that an expression reads."""
+_PARSED_COUNT_MAX: Final = 4
+"""The most items of an array or a map in a layout. Items are parsed, so with more of them a layout saves nothing."""
 
 _CHARACTERS: Final = r'[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+'
 
 
-def _any_value(depth: int) -> str:
-    """Return an expression of any value. It allows a comma before a closing bracket, which the parser then refuses."""
-    value = rf'"{_CHARACTERS}"|true|false|null|[0-9]++'
-    if not depth:
-        return f"(?:{value})"
-    inner = _any_value(depth - 1)
-    array = rf"\[(?:{inner}(?:,|(?=\])))*+\]"
-    return rf'(?:{value}|{array}|\{{(?:"{_CHARACTERS}":{inner}(?:,|(?=\}})))*+\}})'
+def _balanced(opening: str, closing: str, depth: int = _NESTED_MAX) -> str:
+    """Return an expression of a text in brackets. What is between the brackets is left to the parser."""
+    inner = f"|{_balanced(opening, closing, depth - 1)}" if depth > 1 else ""
+    return rf'\{opening}(?:[^"\{opening}\{closing}]++|"{_CHARACTERS}"{inner})*+\{closing}'
 
 
-_ARRAY: Final = rf"\[(?:{_any_value(_NESTED_MAX - 1)}(?:,|(?=\])))*+\]"
-_OBJECT: Final = rf'\{{(?:"{_CHARACTERS}":{_any_value(_NESTED_MAX - 1)}(?:,|(?=\}})))*+\}}'
+_ARRAY: Final = _balanced("[", "]")
+_OBJECT: Final = _balanced("{", "}")
 _STRINGS: Final = rf'\[(?:"{_CHARACTERS}"(?:,|(?=\])))*+\]'
 _VALUES: Final[dict[str, tuple[str, str, str]]] = {
     "$date": (r'\{"\$date":\{"\$numberLong":"', r"-?[0-9]{1,17}", r'"\}\}'),
@@ -175,6 +173,8 @@ class _LayoutMaker:
             text, readers = self.object(value, field.type.fields, arrow)
             return text, _ColumnOfStructs(tuple(readers.get(each.name) for each in arrow), arrow)
         kind = _kind(value)
+        if kind in {"array", "object"} and len(value) > _PARSED_COUNT_MAX:
+            raise _NoLayout
         before, group, after = _VALUES[kind]
         number, self.group_count = self.group_count, self.group_count + 1
         read = _READERS.get((kind, field.type.stored.name)) if isinstance(field.type, LeafType) else None
