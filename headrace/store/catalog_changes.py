@@ -199,9 +199,9 @@ def rename(txn: WriteTransaction, source: Collection, namespace: str, target: Co
     txn.log_command(database, uuid, o, o2, also=(renamed.database,))
 
 
-def move(txn: WriteTransaction, source: Collection, namespace: str, target: Collection | None) -> None:
-    """Rename into another database: copy under a temporary name, rename the copy there, and drop the source."""
-    temporary = f"{namespace.partition('.')[0]}.tmp{uuids.uuid4().hex[:5]}.renameCollection"
+def move(txn: WriteTransaction, source: Collection, temporary: str, namespace: str, target: Collection | None) -> None:
+    """Rename into another database: copy under a temporary name, rename the copy there, and drop the source. An error
+    leaves the temporary collection."""
     copy = create(txn, temporary, dict(source.options))
     indexes = [index.spec for index in source.indexes if not index.is_of_id]
     if indexes:

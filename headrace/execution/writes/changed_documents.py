@@ -25,15 +25,16 @@ def shape_of(collection: Collection) -> Any:
     return collection.options, [index.spec for index in collection.indexes]
 
 
-def insert_copy(context: CommandContext, copy: Target, document: bytes) -> bool:
-    """Insert a copy. Return False for a duplicate key: one document has changed meanwhile; a later round copies it."""
+def insert_copy(context: CommandContext, copy: Target, document: bytes) -> CommandError | None:
+    """Insert a copy. Return the error of a duplicate key: documents have changed meanwhile, or share a key of an index
+    with `prepareUnique`."""
     try:
         context.txn.insert(copy.collection, document)
     except CommandError as error:
         if error.code != 11000:
             raise
-        return False
-    return True
+        return error
+    return None
 
 
 _ROUND_COUNT_MAX: Final = 1000  # then the last changes are copied without a pause
@@ -47,8 +48,8 @@ class CopyRound:
     context: CommandContext
     keys: dict[bytes, bool]
     pauses: bool
-    left: list[bytes] = field(default_factory=list)
-    """Keys of documents that could not be copied: for the next round."""
+    left: dict[bytes, CommandError] = field(default_factory=dict)
+    """Keys of documents that could not be copied, and why: for the next round."""
 
     def __iter__(self) -> Iterator[bytes]:
         for key in self.keys:
@@ -65,25 +66,29 @@ class ChangedDocuments:
         self._target = target
         self._through = context.txn.clock_position
         self._shape = shape_of(target.collection)
+        self.left: dict[bytes, CommandError] = {}
+        """Keys of documents that could not be copied yet, and why."""
 
     def rounds(self, *used: str) -> Iterator[CopyRound]:
-        """Yield the documents that have changed, until a round neither pauses nor leaves any.
+        """Yield the documents that have changed or are `left`, until a round does not pause.
 
         No client's transaction uses the collections `used` in the last round. Raises 175 if the options or indexes of
-        the copied collection have changed."""
-        context, left = self._context, list[bytes]()
+        the copied collection have changed, and 11000 if the last round leaves documents: they share a key."""
+        context = self._context
         for count in range(_ROUND_COUNT_MAX + 1):
             wait_until_unused(context, *used)
             pause_count = context.pause_count
-            keys = {**dict.fromkeys(left, False), **self.keys()}
+            keys = {**dict.fromkeys(self.left, False), **self.keys()}
             changes = CopyRound(context, keys, pauses=count < _ROUND_COUNT_MAX)
             yield changes
-            left = changes.left
-            if pause_count == context.pause_count and not left:
+            self.left = changes.left
+            if pause_count == context.pause_count:
                 break
         collection = self._target.collection
         if shape_of(collection) != self._shape:
             raise CommandError(175, f"collection '{collection.namespace}' was changed while it was copied")
+        for error in self.left.values():
+            raise error
 
     def keys(self) -> dict[bytes, bool]:
         """Return the `_id` keys of the documents that have changed since the last call, and whether each was inserted.

@@ -20,18 +20,20 @@ from headrace.execution.writes.matches import Target, measure
 from headrace.execution.writes.output import temporary_collection
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
+from headrace.store.identity import identify
 from headrace.store.view import LEFT_OUT
 
 
 def move(context: CommandContext, source: Collection, goal: str, *, drops_target: bool) -> None:
     """Rename `source` to `goal`, in another database. Raise 48 if `goal` exists and must not be dropped, 175 if the
-    source's options or indexes change, or it is renamed or dropped meanwhile."""
-    if not context.store.oplog_enabled:
-        catalog_changes.move(context.txn, source, goal, context.txn.collection(goal))
-        return
+    source's options or indexes change, or it is renamed or dropped meanwhile, 11000 if documents share a key of an
+    index with `prepareUnique`."""
     temporary = f"{goal.partition('.')[0]}.tmp{uuids.uuid4().hex[:5]}.renameCollection"
     with temporary_collection(context, temporary):
-        _move(context, source, temporary, goal, drops_target=drops_target)
+        if context.store.oplog_enabled:
+            _move(context, source, temporary, goal, drops_target=drops_target)
+        else:
+            catalog_changes.move(context.txn, source, temporary, goal, context.txn.collection(goal))
 
 
 def _move(context: CommandContext, source: Collection, temporary: str, goal: str, *, drops_target: bool) -> None:
@@ -43,7 +45,7 @@ def _move(context: CommandContext, source: Collection, temporary: str, goal: str
     if indexes:
         catalog_changes.create_indexes(context.txn, copy.collection, indexes)
     measure(context, copy)
-    _copy(context, target, copy)
+    _copy(context, target, copy, changed.left)
     for changes in changed.rounds(source.namespace, goal):
         _copy_again(context, target, copy, changes)
     existing = context.txn.collection(goal)
@@ -53,12 +55,12 @@ def _move(context: CommandContext, source: Collection, temporary: str, goal: str
     catalog_changes.drop(context.txn, target.collection)
 
 
-def _copy(context: CommandContext, target: Target, copy: Target) -> None:
+def _copy(context: CommandContext, target: Target, copy: Target, left: dict[bytes, CommandError]) -> None:
     after: bytes | None = None
     while piece := context.view.scan_chunk(target.collection, after=after):
         for after, document in piece:  # noqa: B007  (the scan continues there)
-            if document is not LEFT_OUT:
-                insert_copy(context, copy, document)
+            if document is not LEFT_OUT and (error := insert_copy(context, copy, document)):
+                left[identify(document)[0]] = error
 
 
 def _copy_again(context: CommandContext, target: Target, copy: Target, changes: CopyRound) -> None:
@@ -69,5 +71,5 @@ def _copy_again(context: CommandContext, target: Target, copy: Target, changes: 
             context.txn.delete(copy.collection, *before)
     for key in changes:
         now = context.txn.by_id(target.collection, key)
-        if now is not None and not insert_copy(context, copy, now[1]):
-            changes.left.append(key)
+        if now is not None and (error := insert_copy(context, copy, now[1])):
+            changes.left[key] = error

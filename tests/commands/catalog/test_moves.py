@@ -102,6 +102,38 @@ def test_a_target_that_appears_meanwhile_is_not_replaced() -> None:
         assert reply["ok"] == 1.0 and len(all_in(server, "b")) == COUNT
 
 
+@pytest.mark.parametrize("has_oplog", [True, False])
+def test_one_whose_documents_share_a_key_is_refused(has_oplog: bool) -> None:
+    """An index with `prepareUnique` may have equal keys, but refuses further ones. The second document was lost."""
+    with DrivenServer(oplog=has_oplog) as server:
+        server.must("a", {"createIndexes": "c", "indexes": [{"key": {"u": 1}, "name": "u"}]})
+        server.must("a", {"insert": "c", "documents": [{"_id": key, "u": key // 2} for key in range(4)]})
+        server.must("a", {"collMod": "c", "index": {"name": "u", "prepareUnique": True}})
+        reply = server.run("admin", RENAME)
+        assert isinstance(reply, dict) and (reply["ok"], reply["code"]) == (0.0, 11000)
+        assert set(all_in(server, "a")) == {0, 1, 2, 3}
+        assert server.must("admin", {"listDatabases": 1, "nameOnly": True, "filter": {"name": "b"}})["databases"] == []
+        server.must("a", {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$set": {"u": 8}}}]})
+        server.must("a", {"delete": "c", "deletes": [{"q": {"_id": 3}, "limit": 1}]})
+        server.must("admin", RENAME)
+        assert set(all_in(server, "b")) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("between_copies", [True, False])
+def test_one_whose_documents_share_a_key_for_a_moment_goes_on(between_copies: bool) -> None:
+    with DrivenServer() as server:
+        fill(server)
+
+        def between(pauses: int) -> None:
+            first, second = (0, 299) if between_copies else (298, 299)
+            if pauses == 3:
+                server.must("a", {"update": "c", "updates": [{"q": {"_id": first}, "u": {"$set": {"u": -1}}}]})
+                server.must("a", {"update": "c", "updates": [{"q": {"_id": second}, "u": {"$set": {"u": first}}}]})
+
+        server.in_turns("admin", RENAME, between)
+        assert len(all_in(server, "b")) == COUNT
+
+
 def test_a_crash_in_the_middle_leaves_the_source_and_what_is_dropped(tmp_path: Path) -> None:
     with DrivenServer(tmp_path / "d") as server:
         fill(server)
