@@ -9,7 +9,9 @@ import pytest
 from bson import Binary, Int64
 
 from headrace.errors import CommandError, Interrupted
+from headrace.execution.writes.updates import Applier
 from headrace.testing.driven import DrivenServer
+from headrace.time_limit import TookTooLong
 from headrace.turns import Turn, Turns
 from headrace.values.bson import decode
 
@@ -105,3 +107,17 @@ def test_a_command_that_fails_is_answered_wherever_the_interruption_comes(server
 
 def test_an_interruption_is_no_error_of_a_command() -> None:
     assert not issubclass(Interrupted, CommandError)
+
+
+def test_an_update_of_one_document_that_takes_too_long_is_not_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def change(self: Applier, matched: object) -> None:
+        calls.append(matched)
+        raise TookTooLong
+
+    with DrivenServer() as server:
+        server.must("t", {"insert": "c", "documents": [{"_id": 1}]})
+        monkeypatch.setattr(Applier, "change", change)
+        reply: Any = server.run("t", {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$set": {"a": 1}}}]})
+    assert (reply["n"], reply["writeErrors"][0]["code"], len(calls)) == (0, 50, 1)

@@ -53,6 +53,7 @@ from headrace.query.sort import parse_sort
 from headrace.query.update import Diff, Update, UpdateContext, check_upsert_filter, parse_update
 from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
+from headrace.time_limit import TookTooLong
 from headrace.timeseries.meta_update import check_update, filter_of_meta, update_of_meta
 from headrace.values.bson import decode, encode, find_element
 from headrace.values.keystring import encode_element
@@ -97,7 +98,10 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     context.keeps_empty_timestamps = KEEPS_EMPTY_TIMESTAMPS.of(request.body)
     retryable = retryable_of(context, request)
     if len(statements) == 1:
-        answer = _by_id(context, request, namespace, raw[0], statements[0], retryable)
+        try:
+            answer = _by_id(context, request, namespace, raw[0], statements[0], retryable)
+        except TookTooLong as error:
+            return {"n": 0, "nModified": 0, "writeErrors": write_errors([(0, error)])}
         if answer is not None:
             return answer
     for statement in statements:
@@ -138,7 +142,8 @@ def _by_id(
     context: CommandContext, request: Request, namespace: str, raw: bytes, statement: dict[str, Any],
     retryable: RetryableWrite | None,
 ) -> bytes | None:  # fmt: skip
-    """Run the commonest update fast: operators on one plain `_id`. None: another update, or no such document."""
+    """Run the commonest update fast: operators on one plain `_id`. None: another update, or no such document. Raises
+    50."""
     spec, change = statement.get("q"), statement.get("u")
     if type(spec) is not dict or "_id" not in spec or len(spec) != 1 or type(change) is not dict or not change:
         return None
@@ -161,6 +166,8 @@ def _by_id(
         update = _cached(raw[element[1] : element[2]], change)
         target = Target(context, collection)
         changed = Applier(context, target, statement, update, finder, request.body, retryable).change(matched)
+    except TookTooLong:
+        raise  # the general path would take the same time again
     except CommandError:
         return None  # raised again, with its index, by the general path
     if changed is None:
