@@ -115,6 +115,7 @@ VERSION_BYTES: Final = 256  # counted per old value of a key or write of a trans
 SHOWN_COMMAND_BYTES: Final = 2048  # a cursor's command in `$currentOp`; of a longer one only the name is shown
 CURSOR_BYTES: Final = 16 * 1024  # counted per open cursor, besides the data that it has read ahead
 STAGE_BYTES_MAX: Final = 100 * 1024 * 1024  # size of a sort, a group or another blocking stage, as in MongoDB
+EXPRESSION_BYTES_MAX: Final = STAGE_BYTES_MAX  # size of a value that an expression or `$lookup` makes
 # The documents that join with one document: internalLookupStageIntermediateDocumentMaxSizeBytes.
 LOOKUP_BYTES_MAX: Final = 100 * 1024 * 1024
 # A text that $concat or $replaceAll makes, at once in 4 ms. From 32 MiB on, where the C library maps each block

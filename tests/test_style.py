@@ -102,6 +102,14 @@ def test_no_function_is_longer_than_70_lines() -> None:
     assert not long
 
 
+def test_tests_without_a_package_have_names_of_their_own() -> None:
+    """pytest imports them by their names alone."""
+    seen: dict[str, str] = {}
+    for path in sources("tests"):
+        if path.name.startswith("test_") and not (path.parent / "__init__.py").exists():
+            assert seen.setdefault(path.name, name(path)) == name(path)
+
+
 def test_every_module_opens_by_saying_what_it_is() -> None:
     """Packages of tests may be silent: their `__init__` is there for Python, not for a reader."""
     silent = [

@@ -69,9 +69,9 @@ def _size(value: Any, sizes: dict[int, int], element: int) -> int:
 
 
 def check(value: Any) -> Any:
-    """Return the document or array. Raises 146 if it is larger than a stage may hold."""
-    if size_above(limits.STAGE_BYTES_MAX, value, _ELEMENT_HELD):
-        raise CommandError(146, f"an expression makes a value of more than {limits.STAGE_BYTES_MAX} bytes")
+    """Return the document or array. Raises 146 if it is larger than `EXPRESSION_BYTES_MAX`."""
+    if size_above(limits.EXPRESSION_BYTES_MAX, value, _ELEMENT_HELD):
+        raise CommandError(146, f"an expression makes a value of more than {limits.EXPRESSION_BYTES_MAX} bytes")
     return value
 
 

@@ -60,7 +60,7 @@ def _map(variable: str) -> Operator:
                 mapped.append(None if value is MISSING else value)
                 if type(value) in _SIZED:
                     size += size_of(value)
-                    if size > limits.STAGE_BYTES_MAX:
+                    if size > limits.EXPRESSION_BYTES_MAX:
                         raise CommandError(146, "$map would use too much memory and cannot spill")
             return mapped
 
