@@ -17,12 +17,13 @@ from tests.simulation.model import (
     index_keys,
     is_series,
 )
+from tests.simulation.outputs import explain_out, out_body, require_moved
 from tests.simulation.reads import split
-from tests.simulation.world import ENDED, Pending
+from tests.simulation.world import ENDED, TEMPORARY, Pending
 
 CHANGES: Final = (
     "cloneCollectionAsCapped", "collMod", "compact", "convertToCapped", "create", "createIndexes", "createView", "drop",
-    "dropDatabase", "dropIndexes", "renameCollection",
+    "dropDatabase", "dropIndexes", "out", "renameCollection",
 )  # fmt: skip
 CAPPED_BYTES: Final = 1 << 20
 """The size of a capped copy, into which all documents fit."""
@@ -38,6 +39,8 @@ def body_of(op: Document) -> Document:
         return {"create": name, "viewOn": op["on"], "pipeline": op["pipeline"]}
     if kind == "createIndexes":
         return {"createIndexes": name, "indexes": op["indexes"]}
+    if kind == "out":
+        return out_body(op)
     if kind == "compact":
         return {"compact": name, "force": True}
     if kind == "convertToCapped":
@@ -64,6 +67,11 @@ def explain(op: Document, pending: Pending, reply: Document, states: list[State]
     possible = [*[turn.before for turn in turns], *states[turns[0].since :], *[turn.after for turn in turns]]
     if len(turns) == 1:
         possible = [turns[0].before, turns[0].after]
+    if op["do"] == "out":
+        explain_out(op, pending, reply, possible)
+        return
+    if reply["ok"] == 1.0 and op["do"] == "renameCollection" and split(op["ns"])[0] != split(op["to"])[0]:
+        require_moved(op, pending)
     if reply["ok"] == 1.0:
         if not any(_is_done(op, state) for state in possible[1:]) and not _was_built(op, possible):
             raise Finding("catalog", f"{op} was answered {reply}, but is not done: {turns[-1].after}")
@@ -84,7 +92,7 @@ def _was_changed(op: Document, possible: list[State], reply: Document) -> bool:
         (repr(getattr(state.get(op["ns"]), "validator", None)), getattr(state.get(op["ns"]), "images", None))
         for state in possible
     }
-    if reply["code"] == 175 and "Capped" in op["do"] and len(shapes) > 1:
+    if reply["code"] == 175 and ("Capped" in op["do"] or op["do"] == "renameCollection") and len(shapes) > 1:
         return True
     names = {
         (*getattr(state.get(op["ns"]), "indexes", ()), *getattr(state.get(op["ns"]), "builds", ()))
@@ -96,8 +104,8 @@ def _was_changed(op: Document, possible: list[State], reply: Document) -> bool:
 def _copy_was_dropped(op: Document, states: list[State]) -> bool:
     """Whether another command has dropped or renamed a capped copy while it was made."""
     uuids: list[Any] = []
-    for state in states if "Capped" in op["do"] else ():
-        made = [there for name, there in state.items() if ".convertToCapped." in name or name == op.get("to")]
+    for state in states if "Capped" in op["do"] or op["do"] == "renameCollection" else ():
+        made = [there for name, there in state.items() if TEMPORARY.search(name) or name == op.get("to")]
         uuids.append({getattr(there, "uuid", None) for there in made})
     return any(not before <= after for before, after in pairwise(uuids))
 
@@ -185,6 +193,11 @@ def _may_fail(op: Document, state: State, code: int) -> bool:
         return isinstance(there, ModelView) or (
             kind == "renameCollection" and isinstance(state.get(op["to"]), ModelView)
         )
+    if code == 72 and kind == "collMod" and isinstance(there, ModelCollection) and "index" in op["options"]:
+        wanted = op["options"]["index"]
+        spec = there.indexes.get(wanted["name"], {})
+        if "unique" in wanted or "prepareUnique" in wanted:  # it is unique already, or not prepared
+            return bool(spec.get("unique")) or not spec.get("prepareUnique")
     if code == 72 and kind == "collMod":
         return isinstance(there, ModelView) != ("viewOn" in op["options"]) or there is None
     if not isinstance(there, ModelCollection):
@@ -193,6 +206,8 @@ def _may_fail(op: Document, state: State, code: int) -> bool:
         return _may_not_be_built(op["indexes"], there, code)
     if kind == "collMod" and "index" in op["options"]:
         spec = there.indexes.get(op["options"]["index"]["name"])
+        if code == 359:
+            return spec is not None and _has_duplicates(spec, list(there.documents.values()))
         return code == 72 and spec is not None and "expireAfterSeconds" in op["options"]["index"]
     return False
 

@@ -31,6 +31,7 @@ INDEXES: Final[dict[str, Document]] = {
     "s_1_a_1": {"key": {"s": 1, "a": 1}},
     "s_text": {"key": {"s": "text"}},
     "t_1": {"key": {"t": 1}, "expireAfterSeconds": 60},
+    "n_1_u_1": {"key": {"n": 1, "u": 1}},
     "u_1": {"key": {"u": 1}, "unique": True, "sparse": True},
     "u_1_a_1": {"key": {"u": 1, "a": 1}, "unique": True},
 }
@@ -269,6 +270,8 @@ class Draw:
             return self.capped_copy()
         if self.chance(0.12):
             return self._series_change()
+        if self.chance(0.2):
+            return self._output()
         kind = random.choice(
             ("createIndexes",) * 8 + ("dropIndexes",) * 5 + ("collMod",) * 4 + ("create",) * 2
             + ("createView",) * 2 + ("drop",) + ("renameCollection",) + ("dropView",)
@@ -291,6 +294,16 @@ class Draw:
         if kind == "collMod":
             return self._coll_mod(base)
         return base
+
+    def _output(self) -> Document:
+        """An `$out`, or a rename into another database."""
+        random = self.random
+        base: Document = {"calm": self.chance(0.3)}
+        if self.chance(0.5):
+            goal, source = random.choice(("a.x", "a.y", "a.z")), random.choice(("a.x", "a.y", "a.v"))
+            return {**base, "do": "out", "ns": goal, "from": source, "filter": self.filter()}
+        source, goal = random.choice((("a.x", "b.x"), ("b.x", "a.y"), ("a.y", "b.x"), ("b.x", "a.x")))
+        return {**base, "do": "renameCollection", "ns": source, "to": goal, "drop_target": self.chance(0.7)}
 
     def compact(self) -> Document:
         """A compaction of the data file, whose command names a collection."""
@@ -358,6 +371,8 @@ class Draw:
             {"validator": {"n": {"$lt": 9}}}, {"validator": {}}, {"validator": {}},
             {"changeStreamPreAndPostImages": {"enabled": self.chance(0.8)}},
             {"index": {"name": random.choice(HINTED), "hidden": self.chance(0.5)}},
+            {"index": {"name": "n_1_u_1", "prepareUnique": self.chance(0.8)}},
+            {"index": {"name": "n_1_u_1", "unique": True}},
             {"index": {"name": "t_1", "expireAfterSeconds": random.choice((30, 60, 90))}},
         ))}  # fmt: skip
 

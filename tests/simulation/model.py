@@ -286,6 +286,11 @@ def index_keys(spec: Document, document: Document) -> list[Any]:
     return list(dict.fromkeys(keys))
 
 
+def refuses_duplicates(spec: Document) -> bool:
+    """Whether an index refuses a document whose key another one has."""
+    return bool(spec.get("unique") or spec.get("prepareUnique"))
+
+
 def require_sound(state: State, namespace: str) -> None:
     """Raise `Finding` where two documents have the same key in a unique index that is ready."""
     collection = collection_of(state, namespace)

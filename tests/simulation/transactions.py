@@ -11,7 +11,16 @@ from typing import Any, Final
 
 from tests.simulation.language import Document, matches, updated, upserted
 from tests.simulation.language import changes as is_changed
-from tests.simulation.model import Event, Finding, ModelCollection, ModelView, State, collection_of, index_keys
+from tests.simulation.model import (
+    Event,
+    Finding,
+    ModelCollection,
+    ModelView,
+    State,
+    collection_of,
+    index_keys,
+    refuses_duplicates,
+)
 from tests.simulation.reads import READS, answer_in, answer_of, namespaces_of
 from tests.simulation.world import ENDED
 
@@ -100,7 +109,7 @@ class ModelTransaction:
 def _collides(
     before: ModelCollection, after: ModelCollection, made: list[tuple[Any, Document]], built: list[Document]
 ) -> bool:  # fmt: skip
-    unique = [spec for spec in (*before.indexes.values(), *built) if spec.get("unique")]
+    unique = [spec for spec in (*before.indexes.values(), *built) if refuses_duplicates(spec)]
     documents = [*before.documents.values(), *after.documents.values()]
     return any(
         key in index_keys(spec, other)

@@ -6,6 +6,7 @@ goes next is decided by whoever calls it. Each commit adds a state to `states`, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -39,6 +40,8 @@ LONG_SECONDS = 1e9
 READER = 1003
 """The number of the client that compares what is stored."""
 COMMIT_FAILED = 14031
+TEMPORARY = re.compile(r"\.convertToCapped\.|\.tmp\.agg_out\.|\.tmp[0-9a-f]{5}\.renameCollection$")
+"""The names of the collections in which commands copy."""
 ENDED = (50, 11600, 11601, COMMIT_FAILED)
 """The errors of commands that the simulator has ended: their time was up, they were killed, their commit failed."""
 EPOCH = datetime(1970, 1, 1)
@@ -523,7 +526,7 @@ class World:
         for event in events:
             if event.kind == "catalog":
                 continue
-            if job.name == "_collect" and event.kind == "drop" and ".convertToCapped." in event.namespace:
+            if job.name == "_collect" and event.kind == "drop" and TEMPORARY.search(event.namespace):
                 continue  # a crash has left it
             if job.name != "ttl" or event.kind != "delete":
                 raise Finding("job", f"{job.name} has made {event}")

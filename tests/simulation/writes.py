@@ -11,7 +11,17 @@ from typing import Any, Final
 
 from tests.simulation.language import Document, changes, frozen, matches, ordered, updated, upserted
 from tests.simulation.measurements import BUCKETS, SERIES, Turn, problem_of
-from tests.simulation.model import Event, Finding, ModelView, State, collection_of, documents_of, index_keys, is_series
+from tests.simulation.model import (
+    Event,
+    Finding,
+    ModelView,
+    State,
+    collection_of,
+    documents_of,
+    index_keys,
+    is_series,
+    refuses_duplicates,
+)
 from tests.simulation.reads import shape, split, steady
 from tests.simulation.world import COMMIT_FAILED, ENDED, Pending
 
@@ -240,7 +250,7 @@ class Explanation:
         if code != 11000:
             return False
         building = [spec for specs in collection.builds.values() for spec in specs]
-        unique = [spec for spec in (*collection.indexes.values(), *building) if spec.get("unique")]
+        unique = [spec for spec in (*collection.indexes.values(), *building) if refuses_duplicates(spec)]
         if inserted is None:
             return bool(unique)
         if inserted["_id"] in collection.documents:
