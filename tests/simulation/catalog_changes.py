@@ -68,7 +68,7 @@ def explain(op: Document, pending: Pending, reply: Document, states: list[State]
     if len(turns) == 1:
         possible = [turns[0].before, turns[0].after]
     if op["do"] == "out":
-        explain_out(op, pending, reply, possible)
+        explain_out(op, pending, reply, [*states[turns[0].since :], *possible])  # it reads a published state
         return
     if reply["ok"] == 1.0 and op["do"] == "renameCollection" and split(op["ns"])[0] != split(op["to"])[0]:
         require_moved(op, pending)
