@@ -103,13 +103,15 @@ class ModelTransaction:
         if op["do"] == "insert" and any(key in before.documents for key, _ in made):
             return True
         built = [] if surely else [*begun, *(spec for specs in before.builds.values() for spec in specs)]
-        return _collides(before, after, made, built)
+        # An index with `prepareUnique` may have equal keys, which stay when other fields change.
+        refuses = (lambda spec: bool(spec.get("unique"))) if surely else refuses_duplicates
+        unique = [spec for spec in (*before.indexes.values(), *built) if refuses(spec)]
+        return _collides(before, after, made, unique)
 
 
 def _collides(
-    before: ModelCollection, after: ModelCollection, made: list[tuple[Any, Document]], built: list[Document]
+    before: ModelCollection, after: ModelCollection, made: list[tuple[Any, Document]], unique: list[Document]
 ) -> bool:  # fmt: skip
-    unique = [spec for spec in (*before.indexes.values(), *built) if refuses_duplicates(spec)]
     documents = [*before.documents.values(), *after.documents.values()]
     return any(
         key in index_keys(spec, other)
