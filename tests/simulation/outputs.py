@@ -86,5 +86,5 @@ def require_moved(op: Document, pending: Pending) -> None:
     if _specs(before) != _specs(after):
         raise Finding("rename", f"{op} has changed the indexes {before.indexes} to {after.indexes}")
     for name in ("documents", "validator", "images", "count_max", "is_capped"):
-        if getattr(before, name) != getattr(after, name):
+        if (getattr(before, name) or None) != (getattr(after, name) or None):  # an empty validator is none
             raise Finding("rename", f"{op} has changed {name} from {before} to {after}")
