@@ -19,7 +19,7 @@ from tests.simulation.model import (
     refuses_duplicates,
 )
 from tests.simulation.reads import split
-from tests.simulation.world import ENDED, Pending
+from tests.simulation.world import ENDED, Pending, WriteTurn
 
 
 def out_body(op: Document) -> Document:
@@ -30,17 +30,23 @@ def out_body(op: Document) -> Document:
 
 def explain_out(op: Document, pending: Pending, reply: Document, possible: list[State]) -> None:
     """Raise `Finding` where the new collection or the error is not explained."""
-    after, goal = pending.turns[-1].after, op["ns"]
+    turn, goal = _last_change(pending), op["ns"]
+    after = turn.after
     if reply["ok"] == 1.0:
         made = _values(documents_of(after, goal))
         read = [[item for item in documents_of(state, op["from"]) if matches(item, op["filter"])] for state in possible]
         if made not in [_values(documents) for documents in read]:
             raise Finding("out", f"{op} has made {made}, which is the answer in no state")
-        before, now = collection_of(pending.turns[-1].before, goal), collection_of(after, goal)
+        before, now = collection_of(turn.before, goal), collection_of(after, goal)
         if before is not None and now is not None and _specs(before) != _specs(now):
             raise Finding("out", f"{op} has changed the indexes {before.indexes} to {now.indexes}")
     elif reply["code"] not in ENDED and not _out_may_fail(op, possible, reply["code"]):
-        raise Finding("out", f"{op} was answered {reply}, which is not explained: {pending.turns[-1].before}")
+        raise Finding("out", f"{op} was answered {reply}, which is not explained: {turn.before}")
+
+
+def _last_change(pending: Pending) -> WriteTurn:
+    """The last turn that changed something: the rename. The turn after it may only answer, when others have written."""
+    return next((turn for turn in reversed(pending.turns) if turn.events), pending.turns[-1])
 
 
 def _specs(collection: ModelCollection) -> dict[str, Document]:
@@ -79,7 +85,7 @@ def _of_database(op: Document, possible: list[State]) -> list[Any]:
 
 def require_moved(op: Document, pending: Pending) -> None:
     """Raise `Finding` where a collection has lost something on its way into another database."""
-    last = pending.turns[-1]
+    last = _last_change(pending)
     before, after = collection_of(last.before, op["ns"]), collection_of(last.after, op["to"])
     if before is None or after is None:
         raise Finding("rename", f"{op} has made {last.after} of {last.before}")
