@@ -50,9 +50,10 @@ def _last_change(pending: Pending) -> WriteTurn:
 
 
 def _specs(collection: ModelCollection) -> dict[str, Document]:
-    """The indexes without the version, which not every entry of the oplog has."""
+    """The indexes without the version, which not every entry of the oplog has, and without options that are false."""
     return {
-        name: {key: value for key, value in spec.items() if key != "v"} for name, spec in collection.indexes.items()
+        name: {key: value for key, value in spec.items() if key != "v" and value is not False}
+        for name, spec in collection.indexes.items()
     }
 
 
