@@ -231,5 +231,6 @@ TOP_LEVEL: Final[dict[str, Callable[[str, Any, FilterContext], MatchExpression |
 }
 
 UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
-    "$where": (115, "$where needs JavaScript, which Headrace does not run; use $expr"),
+    # MongoDB's answer if it is started with --noscripting.
+    "$where": (6108304, "no globalScriptEngine in $where parsing: Headrace does not run JavaScript; use $expr"),
 }

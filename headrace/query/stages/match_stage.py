@@ -15,9 +15,8 @@ from headrace.query.stages.stage import Document, PipelineContext, Stage
 if TYPE_CHECKING:
     from headrace.query.match import Predicate
 
-_NOT_SUPPORTED: Final = 115
-_OUT_OF_PLACE: Final = "$where"
-"""The beginning of the message for an operator that MongoDB refuses in `$match`, too."""
+_NO_JAVASCRIPT: Final = 6108304
+"""The error of a `$where`, which MongoDB refuses in `$match` in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,6 @@ def parse_match(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
     try:
         return (Match(name, spec, context.predicate(spec)),)
     except CommandError as error:
-        if error.code == _NOT_SUPPORTED and error.message.startswith(_OUT_OF_PLACE):
-            raise CommandError(2, f"{error.message}; it is not allowed in this context") from error
+        if error.code == _NO_JAVASCRIPT:
+            raise CommandError(2, "$where is not allowed in this context") from error
         raise
