@@ -74,8 +74,7 @@ def near_documents(context: CommandContext, finder: Finder, wanted: int | None =
     rest = without_near(finder.predicate.node)
     test = None if rest == AlwaysBoolean(True) else Predicate(rest).test
     note_bytes = memory_of(context, {}).add
-    seen = SeenRecords(note_bytes) if access.has_shapes else None
-    return iter(NearSearch(context, finder.collection, access, test, seen, note_bytes, wanted))
+    return iter(NearSearch(context, finder.collection, access, test, note_bytes, wanted))
 
 
 def near_metadata(near: Near) -> Readers:
@@ -98,9 +97,9 @@ class NearSearch:
 
     def __init__(
         self, context: CommandContext, collection: Collection, access: NearAccess, rest: DocumentTest | None,
-        seen: SeenRecords | None, note_bytes: Callable[[int], None], wanted: int | None = None,
+        note_bytes: Callable[[int], None], wanted: int | None = None,
     ) -> None:  # fmt: skip
-        """`rest`: the filter without the `$near`. `seen`: the records returned, if a document may occur more than once.
+        """`rest`: the filter without the `$near`.
 
         `note_bytes` is called with the memory of each document that enters the heap, negative when it leaves."""
         near = access.near
@@ -109,7 +108,8 @@ class NearSearch:
         self._collection = collection
         self._access = access
         self._rest = rest
-        self._seen = seen
+        self._seen: SeenRecords | None = None
+        """The records found, if a document may be found more than once."""
         self._note_bytes = note_bytes
         self._find = near.finder()
         self._rings = NearRings(access, wanted)
@@ -304,7 +304,7 @@ class NearSearch:
         return made
 
     def _view(self) -> View:
-        """The state to read from now. Documents may have got several keys since the last one."""
+        """The state to read from now. Documents may have several keys in it that had one in the state before."""
         view = self._current()
         index = check_index(view, self._collection, self._access.index)
         if self._seen is None and has_shapes(index):
