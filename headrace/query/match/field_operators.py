@@ -17,7 +17,6 @@ from headrace.query.match.bits import parse_bits
 from headrace.query.match.filter_parser import (
     FilterContext,
     equality,
-    is_dbref,
     is_operator_object,
     parse_field,
     parse_filter_tree,
@@ -86,7 +85,7 @@ def _parse_in(path: str, name: str, argument: Any, context: FilterContext) -> Ma
         raise CommandError(2, f"{name} needs an array")
     if dict in set(map(type, argument)):
         first_names = {next(iter(item), "") for item in argument if type(item) is dict}
-        if any(first.startswith("$") and not is_dbref({first: None}) for first in first_names):
+        if any(is_operator_object({first: None}) for first in first_names):
             raise CommandError(2, f"cannot nest $ under {name}")
     if not argument:
         return AlwaysBoolean(False)

@@ -16,7 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +35,7 @@ Fitted: TypeAlias = tuple[pa.Array, Mask | None]
 Texts: TypeAlias = Sequence[str]
 
 ROWS_MIN: Final = 200
-"""The least number of rows of a layout: making its expression takes as long as parsing so many texts."""
+"""The least number of rows of a layout: making its expression takes as long as parsing 200 texts."""
 _SAMPLE: Final = 16
 _SHARED_MIN: Final = 2
 _LAYOUT_COUNT_MAX: Final = 16
@@ -75,16 +75,15 @@ class _NoLayout(Exception):
     """The document has no layout."""
 
 
-class _LayoutColumn:
+class _LayoutColumn(Protocol):
     """Makes a column from the groups of a layout."""
 
     def column(self, groups: Sequence[Texts], misfits: Mask) -> pa.Array:
         """Return the column; set `misfits` for documents whose value must be left to the parser."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class _ColumnOfTexts(_LayoutColumn):
+class _ColumnOfTexts:
     """A column whose values are the texts of one group."""
 
     group: int
@@ -99,7 +98,7 @@ class _ColumnOfTexts(_LayoutColumn):
 
 
 @dataclass(frozen=True, slots=True)
-class _ColumnOfParsed(_LayoutColumn):
+class _ColumnOfParsed:
     """A column whose values are parsed and stored one by one. `note` is the note that all of them have."""
 
     group: int
@@ -118,7 +117,7 @@ class _ColumnOfParsed(_LayoutColumn):
 
 
 @dataclass(frozen=True, slots=True)
-class _ColumnOfStructs(_LayoutColumn):
+class _ColumnOfStructs:
     """A column of structs; None stands for a field that no document has."""
 
     fields: tuple[_LayoutColumn | None, ...]

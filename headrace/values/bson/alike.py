@@ -28,7 +28,7 @@ _COMPARED_BYTES: Final = 8 * 1024
 """The size of the documents that one operation compares by a mask."""
 _COLUMN_DOCUMENT_BYTES_MAX: Final = 1024
 _COLUMN_BYTES_EACH: Final = 4
-"""A document may have so many bytes for each document of the batch to be compared by columns."""
+"""A batch is compared by columns if a document has at most this many bytes per document of the batch: 400 in 100."""
 _LONG_TEXT_BYTES: Final = 64
 """The size of a text from which on cutting it out is quicker than its columns."""
 _LEVEL_COUNT_MAX: Final = 8
