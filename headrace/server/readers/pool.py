@@ -50,8 +50,8 @@ class Reader(asyncio.Protocol):
         self.is_ready = False
         self.is_ended = False
         self.is_retired = False
-        self.has_started = asyncio.Event()
-        """Set when the process is ready or has ended."""
+        self.started: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """True once the process is ready; False if it ends before."""
         self.calls: dict[int, tuple[ReaderCall, Done | None]] = {}
         """The process's commands by number. None instead of `Done`: the command was given up."""
         self.idle_since = monotonic()
@@ -68,13 +68,14 @@ class Reader(asyncio.Protocol):
                 self._answered(message, payload)
             else:
                 self.is_ready = True
-                self.has_started.set()
+                self.started.set_result(True)
                 self._pool.note("started")
                 self._pool.ready()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_ended, self.is_ready = True, False
-        self.has_started.set()
+        if not self.started.done():
+            self.started.set_result(False)
         self._pool.lost(self)
 
     def send(self, message: dict[str, Any], payload: bytes = b"") -> None:
@@ -284,7 +285,7 @@ class Readers:
         self._readers.append(reader)
 
     def ready(self) -> None:
-        """Give the waiting calls to the reader that has started."""
+        """Send the calls that wait for a reader to start."""
         pending, self._pending = self._pending, deque()
         for call, done in pending:
             self.send(call, done)
@@ -360,8 +361,14 @@ class Readers:
             return False
         task = self._core.loop.create_task(self._start())
         self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
+        task.add_done_callback(self._start_ended)
         return True
+
+    def _start_ended(self, task: asyncio.Task[None]) -> None:
+        """Send the calls that wait for a start: a reader may have ended as soon as it was ready."""
+        self._starting.discard(task)
+        if not self._core.ending:
+            self.ready()
 
     async def _start(self) -> None:
         loop = self._core.loop
@@ -376,21 +383,19 @@ class Readers:
             self._not_started()
             return
         try:
-            await asyncio.wait_for(reader.has_started.wait(), limits.READER_START_SECONDS_MAX)
+            is_started = await asyncio.wait_for(asyncio.shield(reader.started), limits.READER_START_SECONDS_MAX)
         except TimeoutError:
             LOG.error("a reader process has not started within %d s", limits.READER_START_SECONDS_MAX)
             reader.kill()
-        if not reader.is_ready:
+            is_started = False
+        if not is_started:
             self._not_started()
         elif self._retires is None:
             self._retires = loop.call_later(limits.READER_IDLE_SECONDS, self._retire)
 
     def _not_started(self) -> None:
-        """Fail the pending calls, and start no reader for a while."""
+        """Start no reader for a while."""
         self._start_at = monotonic() + limits.READER_IDLE_SECONDS
-        pending, self._pending = self._pending, deque()
-        for call, done in pending:
-            _fail(call, done)
 
     def _retire(self) -> None:
         """End idle readers."""

@@ -19,6 +19,7 @@ from pymongo.errors import CursorNotFound, ExecutionTimeout, OperationFailure
 import headrace
 from headrace import limits
 from headrace.server.readers import pool
+from headrace.server.readers.pool import Reader, Readers
 from tests.held_commits import HeldCommits
 from tests.ports import free_port, is_free
 from tests.server.raw import RawClient
@@ -160,6 +161,25 @@ def test_a_command_that_has_lost_two_readers_ends(server: headrace.Server, clien
         until(lambda reader=reader: reader.is_ended)  # type: ignore[misc]
     thread.join()
     assert errors == [175]
+
+
+def test_a_reader_that_ends_as_soon_as_it_is_ready_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts as started, and a command that waited for it is sent to the next one."""
+    ready, killed = Readers.ready, list[Reader]()
+
+    def kill_first(readers: Readers) -> None:
+        if not killed:
+            killed.extend(readers)
+            killed[0].kill()
+        ready(readers)
+
+    monkeypatch.setattr(Readers, "ready", kill_first)
+    monkeypatch.setattr(limits, "READER_IDLE_SECONDS", 3600)
+    with headrace.Server(readers=1) as server, pymongo.MongoClient(server.uri) as client:
+        server._running.scheduler.turns.seconds = 0.0
+        client.t.c.insert_many([{"_id": number, "a": 1} for number in range(10)])
+        until(lambda: client.t.c.count_documents({"$expr": {"$eq": ["$a", 1]}}) == 10 and moved_count(server) > 0)
+        assert len(killed) == 1
 
 
 def test_kill_op_ends_a_command_in_a_reader(server: headrace.Server, client: pymongo.MongoClient[Any]) -> None:
