@@ -13,6 +13,7 @@ import pytest
 
 import headrace
 from headrace.cli.console.serving import ConsoleServer
+from headrace.cli.console.tailing import TailStream
 from tests.console.chromium import PROGRAM, Page, chromium
 
 pytestmark = [
@@ -84,6 +85,31 @@ def test_a_person_follows_changes_pauses_copies_a_token_and_resumes_from_it(orde
     page.click("li:last-child button[aria-label^='Follow from after update']")
     page.shows("live: 1 events")
     assert page.run("document.querySelectorAll('.events > li').length") == 1
+
+
+def test_a_page_is_live_once_the_server_has_opened_its_stream(
+    orders: Any, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, may_open = TailStream._read, threading.Event()
+
+    def read_later(stream: TailStream) -> None:
+        may_open.wait(60)
+        read(stream)
+
+    monkeypatch.setattr(TailStream, "_read", read_later)
+    page.run(
+        "window.EventSource = class extends EventSource {"
+        "constructor(address) { super(address); this.addEventListener('open', () => { window.answered = true; }); } }; 1"
+    )
+    page.type("[name=ns]", "shop.orders")
+    page.press("Enter")
+    page.until("window.answered")
+    page.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+    assert page.run("document.body.innerText.includes('connecting')")
+    may_open.set()
+    page.shows("live: 0 events")
+    orders.delete_one({"_id": 1})
+    page.appears(".operation.delete")
 
 
 def test_a_filter_and_a_wrong_one(orders: Any, page: Page) -> None:

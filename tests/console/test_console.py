@@ -27,7 +27,7 @@ def test_changes_are_shown_with_what_changed_and_the_stream_resumes_from_a_token
     client.shop.create_collection("orders", changeStreamPreAndPostImages={"enabled": True})
     with browser.stream("GET", "/api/tail", params={"ns": "shop.orders"}) as response:
         events = Events(response)
-        events.next("open")
+        events.next("opened")
         client.shop.orders.insert_one({"_id": 1, "qty": 2})
         client.shop.orders.update_one({"_id": 1}, {"$set": {"qty": 3}})
         shown: list[Any] = []
@@ -46,7 +46,7 @@ def test_a_filter_is_a_query_on_the_event(browser: httpx.Client, client: Any) ->
     wanted = {"ns": "shop", "filter": json.dumps({"operationType": "delete"})}
     with browser.stream("GET", "/api/tail", params=wanted) as response:
         events = Events(response)
-        events.next("open")
+        events.next("opened")
         client.shop.orders.insert_one({"_id": 1})
         client.shop.orders.delete_one({"_id": 1})
         assert [one["operation"] for one in events.next("events")["events"]] == ["delete"]

@@ -29,7 +29,7 @@ def console_streams(client: Any) -> int:
 def test_of_10000_events_the_newest_are_shown_and_the_others_counted(browser: httpx.Client, client: Any) -> None:
     with browser.stream("GET", "/api/tail", params={"ns": "shop.many"}) as response:
         events = Events(response)
-        events.next("open")
+        events.next("opened")
         client.shop.many.insert_many([{"_id": number} for number in range(10_000)], ordered=False)
         counted = sent = batches = 0
         keys: list[Any] = []
@@ -87,7 +87,7 @@ def test_a_connection_that_reads_nothing_holds_up_nobody(
         stuck.sendall(f"GET /api/tail?ns=shop.large HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\n\r\n".encode())
         with browser.stream("GET", "/api/tail", params={"ns": "shop.large"}) as response:
             events = Events(response)
-            events.next("open")
+            events.next("opened")
             seen = 0
             for number in range(12):
                 client.shop.large.insert_many([{"text": "x" * 3000} for _ in range(50)])
@@ -108,7 +108,7 @@ def test_100_browsers_share_one_sampler_and_one_stream(console: ConsoleServer, c
             for one in browsers
         ]
         for tail in tails:
-            tail.next("open")
+            tail.next("opened")
         assert console_streams(client) == 1
         client.shop.shared.insert_one({"_id": 1})
         for tail in tails:
@@ -134,7 +134,7 @@ def test_the_streams_of_a_console_are_limited(browser: httpx.Client, console: Co
 
 def test_a_stream_ends_with_its_last_reader(browser: httpx.Client, console: ConsoleServer) -> None:
     with browser.stream("GET", "/api/tail", params={"ns": "shop.left"}) as response:
-        Events(response).next("open")
+        Events(response).next("opened")
         streams = console._sessions.base.tails._streams
         stream = next(one for query, one in streams.items() if query.namespace == "shop.left")
     stream._ended.wait(60)

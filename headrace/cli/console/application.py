@@ -120,7 +120,7 @@ class ConsoleApplication:
         if len(query.namespace) > _SCOPE_MAX:
             raise Failed("the namespace is too long")
         stream, messages = connection.tails.read(query)
-        return self._stream(request, messages, event_text("open", {}) if stream.is_open else b": open\n\n")
+        return self._stream(request, messages, event_text("opened", {}) if stream.is_open else b": open\n\n")
 
     def _stream(self, request: Request, messages: MessageReader, first: bytes) -> Response:
         session = request.cookies[self.cookie]

@@ -82,7 +82,7 @@ class TailStream:
                     break
                 if not self.is_open:
                     self.is_open = True
-                    self.log.publish("open", {})
+                    self.log.publish("opened", {})
                 if event is not None:
                     with self._lock:
                         self._waiting.append(event)

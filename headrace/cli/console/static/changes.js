@@ -60,7 +60,7 @@ export function changes(main, scope) {
       return `/api/tail?${new URLSearchParams(Object.entries(given).filter(([, value]) => value))}`;
     };
     stream = listen(address, {
-      open: () => { status = "live"; drawSoon(); },
+      opened: () => { status = "live"; drawSoon(); },
       events: ({ events, notShown }) => {
         last = events.at(-1).token;
         numbers.events += events.length + notShown;
