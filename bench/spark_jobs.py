@@ -10,7 +10,8 @@ inserts, 10 % deletes after the first thousand inserts, which is what a mirror h
 one's own that keeps nothing: the source, Spark, and the rows' way to the driver. `once` is a function of one's own
 in foreachBatch with its notes (`OnceSink`). Cases take turns, round by round, each with every number of partitions;
 the median of the rounds but the first counts. The first rate is from the call to the end, with the query's start; the
-second from the first commit to the last.
+second from the first commit to the last. `cores` is the CPU time of all parts in this time, divided by it: two cores
+can be at most `2 / cores` times as fast, at the same CPU time a row.
 """
 
 from __future__ import annotations
@@ -101,9 +102,17 @@ def fill(client: MongoClient[dict[str, Any]], rows: int) -> str:
     return token
 
 
-def run(spark: SparkSession, uri: str, start: str, sink: dict[str, Any], batch: int, partitions: int) -> float:
-    """One job over all events, from an empty target to its end; the rate from the first commit to the last."""
-    reports: list[BatchReport] = []
+def run(
+    spark: SparkSession, server: Target, start: str, sink: dict[str, Any], batch: int, partitions: int
+) -> tuple[float, float]:
+    """One job over all events, from an empty target to its end; rows a second and cores used, from the first commit to
+    the last."""
+    reports: list[tuple[BatchReport, float, float]] = []
+    uri = uri_of(server)
+
+    def note(report: BatchReport) -> None:
+        reports.append((report, time.perf_counter(), cpu_now(server).total))
+
     with tempfile.TemporaryDirectory() as folder:
         described = dict(sink)
         if described["kind"] == "mongodb":
@@ -114,11 +123,18 @@ def run(spark: SparkSession, uri: str, start: str, sink: dict[str, Any], batch: 
         source |= {"maxRowsPerTrigger": str(batch), "partitions": str(partitions)}
         given = {"checkpoint": "checkpoint", "source": source, "sink": [described]}
         job = parse_job(given | {"trigger": {"availableNow": True}}, "bench", Path(folder))
-        figures = run_job(job, session=spark, report=lambda _: None, listener=reports.append)
+        figures = run_job(job, session=spark, report=lambda _: None, listener=note)
         # Spark's listener, which counts, is called on a thread of its own.
         assert figures.running == 0
-    seconds = (reports[-1].committed_ms - reports[0].committed_ms) / 1000 if reports else 0
-    return sum(report.row_count for report in reports[1:]) / seconds if seconds else float("nan")
+    if len(reports) < 2:
+        return float("nan"), float("nan")
+    (first, first_at, first_cpu), (last, last_at, last_cpu) = reports[0], reports[-1]
+    rows = sum(report.row_count for report, _, _ in reports[1:])
+    return rows / (last.committed_ms - first.committed_ms) * 1000, (last_cpu - first_cpu) / (last_at - first_at)
+
+
+def uri_of(server: Target) -> str:
+    return f"mongodb://{server.address[0]}:{server.address[1]}/?directConnection=true"
 
 
 def measure(
@@ -126,22 +142,21 @@ def measure(
     partitions: Sequence[int] = (1,), report: Callable[[str], None] = print,
 ) -> dict[str, Any]:  # fmt: skip
     """The figures of each case, by name."""
-    uri = f"mongodb://{server.address[0]}:{server.address[1]}/?directConnection=true"
     runs = {
         f"{name}, 1 partition" if count == 1 else f"{name}, {count} partitions": (sink, count)
         for name, sink in cases.items()
         for count in partitions
     }
-    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
+    rates: dict[str, list[tuple[float, float, float]]] = {name: [] for name in runs}
     costs: dict[str, list[Cpu]] = {name: [] for name in runs}
-    with MongoClient[dict[str, Any]](uri) as client:
+    with MongoClient[dict[str, Any]](uri_of(server)) as client:
         start = fill(client, rows)
         for _ in range(rounds + 1):
             for name, (sink, count) in runs.items():
                 client.drop_database(TARGET)
                 begun, used = time.perf_counter(), cpu_now(server)
-                steady = run(spark, uri, start, sink, batch, count)
-                rates[name].append((rows / (time.perf_counter() - begun), steady))
+                steady, cores = run(spark, server, start, sink, batch, count)
+                rates[name].append((rows / (time.perf_counter() - begun), steady, cores))
                 costs[name].append((cpu_now(server) - used).over(rows / 1e6))
                 print(f"  {name}: {rates[name][-1][0]:,.0f} rows/s", file=sys.stderr, flush=True)
     figures = {}
@@ -150,11 +165,12 @@ def measure(
             statistics.median(getattr(cost, part) for cost in costs[name][1:])
             for part in ("driver", "jvm", "workers", "server")
         )
-        rate, steady = (statistics.median(each) for each in zip(*rates[name][1:], strict=True))
+        rate, steady, cores = (statistics.median(each) for each in zip(*rates[name][1:], strict=True))
         cost = f"driver {driver:.1f}, JVM {jvm:.1f}, workers {workers:.1f}, server {served:.1f}"
-        report(f"{name:32} {rate:9,.0f} rows/s, {steady:9,.0f} between commits  µs of CPU a row: {cost}")
+        steadily = f"{steady:9,.0f} between commits on {cores:.2f} cores"
+        report(f"{name:32} {rate:9,.0f} rows/s, {steadily}  µs of CPU a row: {cost}")
         figures[name] = {
-            "rate": rate, "steady_rate": steady,
+            "rate": rate, "steady_rate": steady, "steady_cores": cores,
             "driver_us": driver, "jvm_us": jvm, "workers_us": workers, "server_us": served,
         }  # fmt: skip
     return figures
@@ -168,7 +184,7 @@ def measure_collections(
     The first is from the call to the end of all snapshots, with the query's start; the second of a run behind an update
     in each collection; the third what `headrace pipeline status` takes, without Python's start.
     """
-    uri = f"mongodb://{server.address[0]}:{server.address[1]}/?directConnection=true"
+    uri = uri_of(server)
     source = {"uri": uri, "database": "bench_collections", "startingPosition": "snapshot"}
     sink = {"kind": "mirror", "path": "{collection}", "schema": "infer", "upkeep": False}
     given = {"checkpoint": "_checkpoint", "source": source, "sink": [sink], "trigger": {"availableNow": True}}
