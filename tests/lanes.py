@@ -71,9 +71,9 @@ FAST: Final = tests("fast", "not slow", TEST_S, PROCESSES)
 QUICK: Final = replace(
     tests("fast", "not slow and not long", TEST_S, PROCESSES), environment=(("HEADRACE_FEW_EXAMPLES", "1"),)
 )
-# One process with one session of Spark, and what needs another Spark, so that both lanes take about as long.
+# One process with one session of Spark. The tests of the other lane start processes, and wait for them often.
 SPARK: Final = tests("spark", "spark and not process and not soak", LONG_TEST_S)
-PROCESS: Final = tests("process", "(process or network and not spark) and not soak", LONG_TEST_S)
+PROCESS: Final = tests("process", "(process or network and not spark) and not soak", LONG_TEST_S, PROCESSES)
 GROUPS: Final = {
     "check": ((STATIC, QUICK),),
     "clients": ((tests("clients", "soak", 0, folders=("tests/clients",)),),),
