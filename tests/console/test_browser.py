@@ -98,8 +98,8 @@ def test_a_page_is_live_once_the_server_has_opened_its_stream(
 
     monkeypatch.setattr(TailStream, "_read", read_later)
     page.run(
-        "window.EventSource = class extends EventSource {"
-        "constructor(address) { super(address); this.addEventListener('open', () => { window.answered = true; }); } }; 1"
+        "window.EventSource = class extends EventSource { constructor(address) {"
+        "super(address); this.addEventListener('open', () => { window.answered = true; }); } }; 1"
     )
     page.type("[name=ns]", "shop.orders")
     page.press("Enter")

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace import limits
 from headrace.dispatch.engine import Engine
 from headrace.server import peer
 from headrace.server.scheduler import CROWDED_COUNT
@@ -213,9 +212,8 @@ def test_long_messages_of_many_clients_are_read_one_after_the_other(
 
 @pytest.mark.process
 def test_a_read_whose_document_takes_long_is_not_followed_by_another_at_once(
-    server: headrace.Server, served: list[int], monkeypatch: pytest.MonkeyPatch
+    server: headrace.Server, served: list[int]
 ) -> None:
-    monkeypatch.setattr(limits, "MOVED_DOCUMENT_SECONDS", 0.0)
     longest = {"$size": {"$map": {"input": {"$range": [0, 100_000]}, "in": {"$size": {"$range": [0, 100_000]}}}}}
     with RawClient(server.address) as client:
         client.ask({"insert": "c", "documents": [{"_id": 1}]})
