@@ -35,7 +35,7 @@ _ABBREVIATIONS: Final = {
 } | {letter: hours * 60 for hours, letter in enumerate("abcdefghiklm", 1)} | {
     letter: -hours * 60 for hours, letter in enumerate("nopqrstuvwxy", 1)
 } | {"z": 0}  # fmt: skip
-_WORD_DAYS: Final = {"now": 0, "today": 0, "midnight": 0, "noon": 0, "yesterday": -1, "tomorrow": 1}
+_WORD_DAYS: Final = {"midnight": 0, "noon": 0, "now": 0, "today": 0, "tomorrow": 1, "yesterday": -1}
 
 ZONE: Final = r"[ \t(]*(?P<zone>(?:GMT)?[+-]\d{1,2}(?::?\d{2})?|[A-Za-z]{1,6})\)?(?![A-Za-z/_])"
 _OFFSET: Final = re.compile(r"(?:GMT)?([+-])(\d{1,2}?):?(\d{2})?\Z")
