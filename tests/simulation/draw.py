@@ -45,9 +45,6 @@ SERIES_OPTIONS: Final[tuple[Document, ...]] = (
 )  # fmt: skip
 HINTED: Final = ("a_1", "a_1_n_-1", "b_1", "s_1_a_1")
 
-ALL: Final = 100_000
-"""The documents of a batch that has all that there are: the model does not follow cursors of transactions."""
-
 
 class Draw:
     """Draws from one `Random`."""
@@ -383,10 +380,10 @@ class Draw:
         kind = random.choice(("find",) * 3 + ("read",) * 2 + ("insert",) * 2 + ("update",) * 3 + ("delete",))
         if kind == "read":
             made = self._aggregate_or_distinct({**base, "filter": self.filter()}, is_distinct=self.chance(0.3))
-            return {**made, "batch": ALL}
+            return {**made, "batch": random.choice((None, 1, 2))}
         if kind == "find":
             made = self._find({**base, "filter": self.filter()}, is_view=False)
-            return {**made, "batch": ALL, "hint": None} if isinstance(made.get("hint"), str) else {**made, "batch": ALL}
+            return {**made, "hint": None} if isinstance(made.get("hint"), str) else made
         if kind == "insert":
             documents = [self.document(is_new=self.chance(0.6)) for _ in range(random.choice((1, 1, 3)))]
             if len({document["_id"] for document in documents}) < len(documents):

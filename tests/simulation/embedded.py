@@ -14,7 +14,8 @@ from tests.simulation.embedded_world import CLOSER, FAILING, JOB, EmbeddedWorld
 from tests.simulation.language import Document
 from tests.simulation.model import Finding
 from tests.simulation.schedule import Schedule, Step
-from tests.simulation.simulation import Client, Simulation
+from tests.simulation.simulation import Simulation
+from tests.simulation.watching import Client
 from tests.simulation.world import Pending, World
 
 COUNTS: Final = (0, 0, 0, 0, 1, 1, 2, 3, 5, 10, 20, 50, 200, 1000)

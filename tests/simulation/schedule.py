@@ -12,7 +12,8 @@ from tests.simulation.model import collection_of
 from tests.simulation.reads import CAPPED
 
 if TYPE_CHECKING:
-    from tests.simulation.simulation import Client, Simulation
+    from tests.simulation.simulation import Simulation
+    from tests.simulation.watching import Client
 
 Step = tuple[Any, ...]
 """A name, and what the step is given."""

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import bson
+
+from headrace import limits
 from tests.simulation.language import Document, matches
 from tests.simulation.model import Finding, State, collection_of
 from tests.simulation.world import ENDED, Reply, World
+
+
+def is_complete(batch: list[Document], left: list[Document], size: int | None) -> bool:
+    """Whether a batch could not have more of the documents that are left."""
+    is_large = sum(len(bson.encode(item)) for item in [*batch, *left[:1]]) > limits.BATCH_BYTES_MAX
+    return not left or len(batch) == size or bool(batch and is_large)
 
 
 class Tail:
@@ -48,9 +57,9 @@ class Tail:
             there = collection_of(state, namespace)
             documents = [] if there is None else list(there.documents.values())
             found = [item for item in documents if matches(item, self.op["filter"])]
-            if batch != (found[: self.op["batch"]] if self.op["batch"] else found) or bool(self.cursor) != bool(
-                documents
-            ):
+            size = self.op["batch"] or limits.FIRST_BATCH_COUNT
+            is_first = batch == found[: len(batch)] and is_complete(batch, found[len(batch) :], size)
+            if not is_first or bool(self.cursor) != bool(documents):
                 continue  # one on an empty collection is closed
             if not self.cursor:
                 return
@@ -77,7 +86,7 @@ class Tail:
             if at is None:
                 continue
             left = [item for item in inserted[at:due] if matches(item, self.op["filter"])]
-            if not left or (size and len(batch) == size):
+            if is_complete(batch, left, size):
                 places.add(at)
         if not places:
             raise Finding("tail", f"{self.op} was answered {batch} at {self.places} of {inserted}")

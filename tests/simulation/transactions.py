@@ -170,11 +170,11 @@ class TransactionCheck:
             return
         raise Finding("transaction", f"{op} was answered {reply}, of a transaction that has made {transaction.changes}")
 
-    def statement(self, op: Document, reply: Document) -> None:
-        """Check the reply of a statement, and note what it has done. Raises `Finding`."""
+    def statement(self, op: Document, reply: Document, documents: list[Document]) -> None:
+        """Check the reply of a statement, and note what it has done. `documents`: those of all batches of its cursor.
+        Raises `Finding`."""
         transaction = self.transaction
         if op["do"] in READS:
-            documents = reply["cursor"]["firstBatch"] if "cursor" in reply else []
             answer, expected = answer_of(op, reply, documents), answer_in(op, transaction.state)
             if answer != expected:
                 raise Finding("transaction", f"{op} was answered {answer}, expected {expected}")
