@@ -42,16 +42,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.spark.errors import OptionError
 from headrace.spark.jobs.job_model import JobFile, OnLag, option_text
-from headrace.spark.jobs.job_stages import check_stages, checked_lookup_tables
+from headrace.spark.jobs.job_stages import checked_lookup_tables, refused_stages
 from headrace.spark.jobs.path_checks import check_paths
 from headrace.spark.jobs.toml_lines import line_of
+from headrace.spark.masks.mask import MaskError
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.extjson import loads_strict
 from headrace.spark.sinks.catalog_names import check_schema
 from headrace.spark.sinks.catalog_names import overlap as names_overlap
 from headrace.spark.sinks.file_values import TOP, FileError, Place
 from headrace.spark.sinks.sink_options import SinkError, SinkOptions, imported_factory, parse_sink
-from headrace.spark.sinks.table_paths import check_placeholders
+from headrace.spark.sinks.table_paths import PathError, check_placeholders
 from headrace.spark.source.option_table import SOURCE_OPTIONS
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.table_location import is_url, resolved_path
@@ -66,7 +67,7 @@ _SET_BY_JOBS: Final = ("stageInto", "stageSlots")
 _SOURCE_NAMES: Final = {name.lower(): name for name in SOURCE_OPTIONS}
 
 
-class JobError(ValueError):
+class JobError(FileError):
     """The file does not describe a job; the message says where."""
 
 
@@ -124,17 +125,26 @@ def read_job(path: Path) -> Job:
     try:
         job = parse_job(given, path.stem, path.absolute().parent, path)
         _check_factories(job)
-    except FileError as error:
-        raise JobError(f"{path}:{line_of(text, _as_written(given, error.place))}: {error}") from error
-    except OptionError as error:
-        raise JobError(f"{path}:{line_of(text, _as_written(given, ('source', error.option)))}: {error}") from error
     except ValueError as error:
-        raise JobError(f"{path}: {error}") from error
+        place = _as_written(given, _place_of(error))
+        where = f"{path}:{line_of(text, place)}" if place else str(path)
+        raise JobError(f"{where}: {error}") from error
     return job
+
+
+def _place_of(error: ValueError) -> Place:
+    """Return where in the file the error is; empty if that is not known."""
+    if isinstance(error, FileError):
+        return error.place
+    if isinstance(error, OptionError):
+        return ("source", error.option)
+    return ("mask",) if isinstance(error, MaskError) else ()
 
 
 def _as_written(given: Mapping[str, Any], place: Place) -> Place:
     """Return the place with the name of a source's option as the file has it, which may be in another case."""
+    if place == ("mask",) and "mask" not in given:
+        place = ("source", "mask")
     if len(place) < 2 or place[0] != "source" or not isinstance(given.get("source"), Mapping):
         return place
     names = [name for name in given["source"] if name.lower() == str(place[1]).lower()]
@@ -154,7 +164,7 @@ def _check_factories(job: Job) -> None:
 def parse_job(given: Mapping[str, Any], name: str, folder: Path, path: Path | None = None) -> Job:
     """Return the job, whose file is at `path`, if there is one. Raise FileError for a wrong key or value.
 
-    Raise JobError, OptionError, SinkError or another ValueError for a wrong combination.
+    Raise JobError, OptionError, SinkError or MaskError for a wrong combination.
     """
     given = _with_known_names(given)
     file = JobFile.of(given, TOP)
@@ -204,96 +214,116 @@ def _with_known_names(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _check_paths(job: Job) -> None:
-    """Raise JobError or PathError if several collections would share a table."""
+    """Raise JobError if several collections would share a table."""
     options = job.options
-    for sink in job.sinks:
+    for number, sink in enumerate(job.sinks):
         if sink.per_collection:
-            for path in (sink.target, *sink.schema_files):
-                check_placeholders(path, options.database)
-            if sink.in_catalog:
-                check_schema(sink.target)
+            try:
+                for path in (sink.target, *sink.schema_files):
+                    check_placeholders(path, options.database)
+                if sink.in_catalog:
+                    check_schema(sink.target)
+            except PathError as error:
+                raise JobError(str(error), ("sink", number, "path")) from None
         elif sink.is_table and options.several:
             raise JobError(
                 f"the sink {sink}: with several collections its path, or its table's name in a catalog, needs "
-                "{collection}, or {database} and {collection}: each collection has another table"
+                "{collection}, or {database} and {collection}: each collection has another table",
+                ("sink", number, "path"),
             )
 
 
 def _check(job: Job) -> None:
-    """Raise JobError for the first wrong combination, and what `_check_paths` and `check_stages` raise."""
+    """Raise JobError for the first wrong combination, and what `_check_paths` raises."""
     _check_paths(job)
-    for problem in _problems(job):
-        raise JobError(problem)
+    for problem, place in _problems(job):
+        raise JobError(problem, place)
 
 
-def _problems(job: Job) -> Iterator[str]:
+def _problems(job: Job) -> Iterator[tuple[str, Place]]:
+    """Yield each wrong combination, and where it is in the file."""
     options, folding = job.options, [sink for sink in job.sinks if sink.folds]
     if options.others and options.on_server_down == "skip" and job.stages:
-        yield "stages would miss what comes late from a server that was skipped: set onServerDown to 'stall'"
+        problem = "stages would miss what comes late from a server that was skipped: set onServerDown to 'stall'"
+        yield problem, ("source", "onServerDown")
     if job.deadletter and not options.collection and not all(sink.per_collection for sink in job.sinks):
-        yield (
+        problem = (
             "errors = 'deadletter' is for a job of one collection, or one whose sinks have a table for each: documents "
             "that wait are known by their keys"
         )
-    check_stages(job)
+        yield problem, ("errors",)
+    if refusal := refused_stages(job):
+        yield refusal, ("pipeline", "window" if job.window and not job.stages else "stages")
+    columns = "columns" if options.columns else "documents"
     if any(sink.kind == "kafka" for sink in job.sinks):
         if options.documents == "columns" or options.columns:
-            yield "kafka: such a sink needs all columns, and documents as extjson or bson"
+            yield "kafka: such a sink needs all columns, and documents as extjson or bson", ("source", columns)
         if options.others:
-            yield "kafka: documents of two servers may have one key: give each server a job and a topic"
-    if folding:
-        yield from _folding_problems(job, ", ".join(sink.kind for sink in folding))
-
-
-def _folding_problems(job: Job, kinds: str) -> Iterator[str]:
-    """Yield why the sinks `kinds` cannot fold events into documents."""
-    options = job.options
+            problem = "kafka: documents of two servers may have one key: give each server a job and a topic"
+            yield problem, ("source", "uri")
+    if not folding:
+        return
+    kinds = ", ".join(sink.kind for sink in folding)
     if job.stages or options.pipeline or options.reader:
-        yield f"{kinds}: such a sink needs every event as it is, and takes no pipeline"
+        place: Place = ("pipeline", "stages") if job.stages else ("source", "pipeline")
+        yield f"{kinds}: such a sink needs every event as it is, and takes no pipeline", place
     if options.documents != "extjson" or options.columns:
-        yield f"{kinds}: such a sink needs all columns, and documents as extjson"
+        yield f"{kinds}: such a sink needs all columns, and documents as extjson", ("source", columns)
+    yield from _folding_problems(job, kinds)
+
+
+def _folding_problems(job: Job, kinds: str) -> Iterator[tuple[str, Place]]:
+    """Yield why the sinks `kinds` cannot fold the source's events into documents, and where that is in the file."""
+    options = job.options
     if options.others and (refused := [each.kind for each in job.sinks if each.folds and not each.of_several_servers]):
-        yield (
+        problem = (
             f"{', '.join(refused)}: such a sink follows a collection of one server; take mirror or history, whose rows "
             "name their server"
         )
+        yield problem, ("source", "uri")
     if options.others and job.deadletter:
-        yield "errors = 'deadletter' is for rows of one server: documents that wait are known by their keys"
+        problem = "errors = 'deadletter' is for rows of one server: documents that wait are known by their keys"
+        yield problem, ("errors",)
+    start: Place = ("source", "startingPosition")
     if not options.collection and not options.several:
-        yield f"{kinds}: tables of several collections need startingPosition 'snapshot'"
+        yield f"{kinds}: tables of several collections need startingPosition 'snapshot'", start
     if any(sink.kind == "sql" for sink in job.sinks) and not options.collection:
-        yield f"{kinds}: a table of the sink 'sql' is of one collection: give each a job of its own"
+        problem = f"{kinds}: a table of the sink 'sql' is of one collection: give each a job of its own"
+        yield problem, ("source", "collections")
     if options.start.kind == "latest":
-        yield (
+        problem = (
             f"{kinds}: with startingPosition 'latest', the default, what is there already would be missing: set it to "
             "'snapshot'"
         )
+        yield problem, start
     if options.archive and options.start.kind != "snapshot":
-        yield (
+        problem = (
             f"{kinds}: with an archive such a sink begins with the snapshot that is in it: set startingPosition to "
             "'snapshot'"
         )
+        yield problem, start
     if options.stream.get("fullDocument") == "updateLookup":
-        yield (
+        problem = (
             f"{kinds}: fullDocument 'updateLookup' gives the document as it is later, not as the update left it: leave "
             "it out, such a sink needs no documents with updates"
         )
+        yield problem, ("source", "fullDocument")
 
 
 def _check_targets(job: Job) -> None:
     """Raise SinkError if two sinks have the same table."""
-    targets = [
-        tuple(sink.options.get(name) for name in ("uri", "database", "collection", "table", "servers", "topic"))
-        for sink in job.sinks
-        if not sink.location and sink.kind != "own"
-    ]
-    if len(set(targets)) < len(targets):
-        raise SinkError("two sinks write one table: give each its own")
-    names = [sink for sink in job.sinks if sink.in_catalog]
-    for number, sink in enumerate(names):
-        for other in names[:number]:
-            if names_overlap(sink.target, other.target):
-                raise SinkError(f"the sinks {other} and {sink} may have one table: give each its own")
+    targets = set()
+    for number, sink in enumerate(job.sinks):
+        if not sink.location and sink.kind != "own":
+            names = ("uri", "database", "collection", "table", "servers", "topic")
+            target = tuple(sink.options.get(name) for name in names)
+            if target in targets:
+                raise SinkError("two sinks write one table: give each its own", ("sink", number))
+            targets.add(target)
+        for other in job.sinks[:number]:
+            if sink.in_catalog and other.in_catalog and names_overlap(sink.target, other.target):
+                problem = f"the sinks {other} and {sink} may have one table: give each its own"
+                raise SinkError(problem, ("sink", number))
 
 
 def _sink(given: Mapping[str, Any], source: Mapping[str, str], folder: Path, number: int) -> SinkOptions:
@@ -302,13 +332,16 @@ def _sink(given: Mapping[str, Any], source: Mapping[str, str], folder: Path, num
         given = {"database": source.get("database"), "collection": source["collection"]} | dict(given)
     elif given.get("kind") == "mongodb" and "collection" in given and "database" in source:
         given = {"database": source["database"]} | dict(given)
-    sink = parse_sink(given, folder, number)
+    try:
+        sink = parse_sink(given, folder, number)
+    except SinkError as error:
+        raise SinkError(str(error), error.place or ("sink", number)) from None
     if sink.per_collection and "collection" in source:
         sink = sink.of_collection((source.get("database", ""), source["collection"]))
     if sink.kind == "mongodb" and all(
         sink.options.get(name) == source.get(name) for name in ("uri", "database", "collection")
     ):
-        raise SinkError("the sink 'mongodb' would write into the source itself")
+        raise SinkError("the sink 'mongodb' would write into the source itself", ("sink", number))
     return sink
 
 
@@ -317,9 +350,9 @@ def _stages(given: Any) -> tuple[dict[str, Any], ...]:
         # Extended JSON values are converted, in a TOML array as well.
         stages = loads_strict(given if isinstance(given, str) else json.dumps(given))
     except (TypeError, ValueError) as error:
-        raise JobError(f"the pipeline's stages are not JSON: {error}") from None
+        raise JobError(f"the pipeline's stages are not JSON: {error}", ("pipeline", "stages")) from None
     if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
-        raise JobError("the pipeline's stages are an array of documents")
+        raise JobError("the pipeline's stages are an array of documents", ("pipeline", "stages"))
     return tuple(stages)
 
 
@@ -336,14 +369,15 @@ def _window(pipeline: Mapping[str, Any]) -> Window | None:
 def _checkpoint(path: str, folder: Path) -> Path:
     """Return the checkpoint's folder. Raise JobError for a URL: a checkpoint needs locks, renames and syncs."""
     if is_url(path):
-        raise JobError(f"checkpoint is a folder on a mounted file system, not the URL {path!r}")
+        raise JobError(f"checkpoint is a folder on a mounted file system, not the URL {path!r}", ("checkpoint",))
     return folder / path
 
 
 def _deadletter(file: JobFile, folder: Path) -> str:
     """Return the path of the table of dead letters; empty if a refused row stops the job."""
     if (file.errors == "stop") != (file.deadletter is None):
-        raise JobError("errors = 'deadletter' and deadletter, the path of a table, go together")
+        place = "deadletter" if file.errors == "stop" else "errors"
+        raise JobError("errors = 'deadletter' and deadletter, the path of a table, go together", (place,))
     return resolved_path(file.deadletter, folder) if file.deadletter is not None else ""
 
 

@@ -18,6 +18,7 @@ from headrace.spark.errors import OptionError
 from headrace.spark.sinks.file_values import (
     FilePath,
     FileTable,
+    Host,
     Interval,
     Line,
     Memory,
@@ -82,7 +83,7 @@ class MaskTable(FileTable):
 class Metrics(FileTable):
     """`[metrics]`."""
 
-    address: Line = entry("127.0.0.1", "address to listen on", example="0.0.0.0")
+    address: Host = entry("127.0.0.1", "address to listen on", example="0.0.0.0")
     port: Port = entry(9464, "port of `GET /metrics`", example=9465)
 
 

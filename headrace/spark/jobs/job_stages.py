@@ -18,6 +18,7 @@ from headrace.errors import CommandError
 from headrace.spark.pipelines.refusals import IN_STREAM, StageRefused
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.sinks.file_values import FileError
 from headrace.spark.tables.delta_files import files_between
 from headrace.spark.tables.table_location import location_of, resolved_path
 
@@ -91,28 +92,31 @@ def explained(job: Job) -> Explanation:
     return explain(spark_stages(job), source, tables=tuple(job.tables), window=job.window, delay=job.delay)
 
 
-def check_stages(job: Job) -> None:
-    """Raise ValueError for stages that Spark or the job's sinks cannot take."""
+def refused_stages(job: Job) -> str | None:
+    """Return why Spark or the job's sinks cannot take the stages; None if they can."""
     maker = document_maker(job)
     for sink in job.sinks:
         if maker in _MAKING and sink.takes == "events":
             advice = "take the sink 'documents', or one of your own"
-            raise ValueError(f"{maker} makes documents, and the sink {sink.kind!r} takes events: {advice}")
+            return f"{maker} makes documents, and the sink {sink.kind!r} takes events: {advice}"
         if maker and sink.takes == "events":
-            raise ValueError(f"{maker} takes documents, and the sink {sink.kind!r} events: split it into two jobs")
+            return f"{maker} takes documents, and the sink {sink.kind!r} events: split it into two jobs"
     if maker and job.options.start.kind == "snapshot":
-        raise ValueError(f"{maker}: documents are made of events, and a snapshot's rows are none; begin at a position")
+        return f"{maker}: documents are made of events, and a snapshot's rows are none; begin at a position"
     if maker and job.options.columns:
-        raise ValueError(f"{maker}: documents are made of whole events; leave out the source's option columns")
+        return f"{maker}: documents are made of whole events; leave out the source's option columns"
     if maker and job.options.documents == "columns":
-        raise ValueError(f"{maker}: documents are made of events as extjson or bson, not of typed columns")
-    if not (job.stages or job.tables or job.window or job.delay or "pipeline" in job.source):
+        return f"{maker}: documents are made of events as extjson or bson, not of typed columns"
+    if job.window and not any("$group" in stage for stage in job.stages):
+        return "[pipeline]: 'window' is for $group, and no stage is one"
+    if not (job.stages or job.tables or job.delay or "pipeline" in job.source):
         # Planning stages imports the server's pipeline code, which takes longer than all other checks.
-        return
+        return None
     try:
         explained(job)
     except (CommandError, StageRefused) as error:
-        raise ValueError(f"[pipeline] {error}") from None
+        return f"[pipeline] {error}"
+    return None
 
 
 def apply_stages(job: Job, rows: DataFrame, session: SparkSession) -> DataFrame:
@@ -159,9 +163,10 @@ def stages_again(job: Job, row: dict[str, Any]) -> pa.Table:
 
 
 def checked_lookup_tables(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the lookup tables of a job file; relative paths are in `folder`. Raise ValueError."""
-    if nowhere := [name for name, table in given.items() if not {"format", "path"} & table.keys()]:
-        raise ValueError(f"[pipeline.tables.{nowhere[0]}] needs 'path', or 'format'")
+    """Return the lookup tables of a job file; relative paths are in `folder`. Raise FileError."""
+    for name, table in given.items():
+        if not {"format", "path"} & table.keys():
+            raise FileError(f"[pipeline.tables.{name}] needs 'path', or 'format'", ("pipeline", "tables", name))
     return {
         name: table | ({"path": resolved_path(table["path"], folder)} if "path" in table else {})
         for name, table in given.items()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
+from headrace.spark.sinks.file_values import Place
 from headrace.spark.sinks.sink_options import SinkError
 from headrace.spark.sinks.table_paths import has_placeholders, overlap
 from headrace.spark.tables.table_location import is_url
@@ -32,6 +33,7 @@ class JobPath(NamedTuple):
     """A path or URL of a job file, and its key. `only_read`: the job does not write it, or a server does."""
 
     key: str
+    place: Place
     path: str
     only_read: bool = False
 
@@ -41,15 +43,17 @@ def check_paths(job: Job, folder: Path, file: Path | None = None) -> None:
 
     `file` is the job's file: no other path may be that.
     """
-    named_paths = [*_paths(job), *([JobPath("the job's file", str(file), only_read=True)] if file else [])]
+    named_paths = [*_paths(job), *([JobPath("the job's file", (), str(file), only_read=True)] if file else [])]
     paths = [named._replace(path=_compared(named.path)) for named in named_paths]
     home = _compared(str(folder))
     for named in paths:
         if not named.only_read and f"{home}/".startswith(f"{named.path}/"):
-            raise SinkError(f"{named.key} is the folder of the job's file, or has it inside: give it one of its own")
+            problem = f"{named.key} is the folder of the job's file, or has it inside: give it one of its own"
+            raise SinkError(problem, named.place)
     for one, other in combinations(paths, 2):
         if not (one.only_read and other.only_read) and overlap(one.path, other.path):
-            raise SinkError(f"{one.key} and {other.key} {_how(one.path, other.path)}: give each its own")
+            problem = f"{one.key} and {other.key} {_how(one.path, other.path)}: give each its own"
+            raise SinkError(problem, other.place or one.place)
 
 
 def _how(one: str, other: str) -> str:
@@ -61,27 +65,32 @@ def _how(one: str, other: str) -> str:
 
 
 def _paths(job: Job) -> Iterator[JobPath]:
-    yield JobPath("checkpoint", str(job.checkpoint))
+    databases = set[str]()
+    yield JobPath("checkpoint", ("checkpoint",), str(job.checkpoint))
     if "path" in job.source:
-        yield JobPath("the data directory, the path of [source],", job.source["path"], only_read=True)
+        path = job.source["path"]
+        yield JobPath("the data directory, the path of [source],", ("source", "path"), path, only_read=True)
     if job.deadletter:
-        yield JobPath("deadletter", job.deadletter)
+        yield JobPath("deadletter", ("deadletter",), job.deadletter)
     if "archive" in job.source:
-        yield JobPath("archive", job.source["archive"], only_read=True)
+        yield JobPath("archive", ("source", "archive"), job.source["archive"], only_read=True)
     for name, table in job.tables.items():
         if "path" in table:
-            yield JobPath(f"the table {name} of [pipeline]", table["path"], only_read=True)
-    for number, sink in enumerate(job.sinks, 1):
-        of = f"of the sink {sink.kind}" if len(job.sinks) == 1 else f"of the sink {number}, {sink.kind},"
+            key = f"the table {name} of [pipeline]"
+            yield JobPath(key, ("pipeline", "tables", name), table["path"], only_read=True)
+    for number, sink in enumerate(job.sinks):
+        of = f"of the sink {sink.kind}" if len(job.sinks) == 1 else f"of the sink {number + 1}, {sink.kind},"
+        place = ("sink", number)
         if sink.location:
-            yield JobPath(f"the path {of}", sink.location.url)
+            yield JobPath(f"the path {of}", (*place, "path"), sink.location.url)
         for file in sink.schema_files:
-            yield JobPath(f"the schema_file {of}", file)
+            yield JobPath(f"the schema_file {of}", (*place, "schema_file"), file)
         if "position" in sink.options:
-            yield JobPath(f"the position {of}", str(sink.options["position"]))
-    databases = [_SQLITE.match(str(sink.options.get("uri"))) for sink in job.sinks if sink.kind == "sql"]
-    for path in sorted({match[1] for match in databases if match}):
-        yield JobPath("the database of a sink sql", path)
+            yield JobPath(f"the position {of}", (*place, "position"), str(sink.options["position"]))
+        match = _SQLITE.match(str(sink.options.get("uri"))) if sink.kind == "sql" else None
+        if match and match[1] not in databases:
+            databases.add(match[1])
+            yield JobPath("the database of a sink sql", (*place, "uri"), match[1])
 
 
 def _compared(path: str) -> str:

@@ -26,9 +26,9 @@ _PORT_MAX: Final = 65535
 
 
 class FileError(ValueError):
-    """A key or a value of a job's file is not allowed. `place` is where it is."""
+    """A key or a value of a job's file is not allowed. `place` is where it is; empty if that is not known."""
 
-    def __init__(self, message: str, place: Place) -> None:
+    def __init__(self, message: str, place: Place = ()) -> None:
         super().__init__(message)
         self.place = place
 
@@ -227,6 +227,7 @@ Line = Annotated[
     str, _that(lambda text: text.strip() and text.isprintable() and len(text) <= 200),
     Field(title="a line of text of at most 200 characters"),
 ]  # fmt: skip
+Host = Annotated[str, _that(re.compile(r"[\w.:%-]+").fullmatch), Field(title="an IP address, or the name of a host")]
 Paths = Annotated[
     list[Annotated[str, AfterValidator(_field_path), Field(title="a path")]], Field(title="an array of paths")
 ]

@@ -224,7 +224,10 @@ class Sql(FileTable):
     )
     table: Text = entry(..., "the table's name, with its schema if it has one: `shop.orders`", example="shop.orders")
     uri: Text = entry(
-        ..., "SQLAlchemy's URL of the database, or where it is (`env:NAME`, `file:PATH`)", example="env:DATABASE"
+        ...,
+        "SQLAlchemy's URL of the database, or where it is (`env:NAME`, `file:PATH`); a path of SQLite is relative "
+        "to the file",
+        example="env:DATABASE",
     )
 
 

@@ -36,7 +36,7 @@ from headrace.spark.tables.typed.table_schema import INFER
 from headrace.spark.upkeep.upkeep_options import UpkeepOptions
 
 
-class SinkError(ValueError):
+class SinkError(FileError):
     """The sink does not exist, or not with these options."""
 
 
@@ -214,6 +214,8 @@ def parse_sink(given: Mapping[str, Any], folder: Path, number: int = 0) -> SinkO
             raise FileError(f"the sink {name!r}: {error}", ("sink", number, "omit")) from None
     if name == "kafka":
         _check_kafka(options, folder)
+    if name == "sql":
+        options["uri"] = _in_folder(options["uri"], folder)
     if "path" in options and "path" in kind.options:
         options["path"] = _checked_path(options, name, folder)
     if options.keys() & TYPED_OPTIONS & kind.options:
@@ -257,6 +259,14 @@ def _check_kafka(options: dict[str, Any], folder: Path) -> None:
     if is_url(str(options["position"])):
         raise SinkError("the sink 'kafka': 'position' is a file of this machine, not a URL")
     options["position"] = resolved_path(str(options["position"]), folder)
+
+
+def _in_folder(uri: str, folder: Path) -> str:
+    """Return a database's URL; a relative path of SQLite is relative to the folder."""
+    scheme, sign, path = uri.partition(":///")
+    if not sign or scheme.partition("+")[0] != "sqlite" or path.startswith((":memory:", "file:")):
+        return uri
+    return f"{scheme}:///{folder / path}"
 
 
 def _check_typed(name: str, options: dict[str, Any], folder: Path) -> None:

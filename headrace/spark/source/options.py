@@ -50,7 +50,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     _check_together(options, len(uris))
     pipeline, reader = _pipeline(options.get("pipeline", "[]"))
     if "archive" in options and (uris[1:] or any("$changeStreamSplitLargeEvent" in stage for stage in pipeline)):
-        raise OptionError("the option 'archive' is for one server, and not for events that are split")
+        raise OptionError("the option 'archive' is for one server, and not for events that are split", "archive")
     mask = parse_mask(options.get("mask", ""), lambda reference: referred(reference, "a key"))
     if mask:
         _check_masked(options, pipeline, reader)
@@ -124,29 +124,31 @@ def check_option(name: str, text: str) -> None:
 def _check_masked(options: Mapping[str, str], pipeline: Any, reader: Any) -> None:
     """Raise OptionError for options that could move masked values to other paths."""
     if reader or any("$match" not in stage for stage in pipeline):
-        raise OptionError("the option 'mask' allows no stages in 'pipeline' but $match: they could move what is masked")
+        raise OptionError(
+            "the option 'mask' allows no stages in 'pipeline' but $match: they could move what is masked", "pipeline"
+        )
     if "archive" in options or "asof" in options:
         raise OptionError(
-            "the option 'mask' goes with neither 'archive' nor 'asOf': what is archived is masked already"
+            "the option 'mask' goes with neither 'archive' nor 'asOf': what is archived is masked already", "mask"
         )
 
 
 def _uris(options: Mapping[str, str]) -> tuple[str, ...]:
     """Return the servers' connection strings; for a data directory, that of the server started for it."""
     if ("uri" in options) == ("path" in options):
-        raise OptionError("the headrace source needs one of the options 'uri' and 'path'")
+        raise OptionError("the headrace source needs one of the options 'uri' and 'path'", "path")
     if "path" in options:
         from headrace.spark.source.local_server import uri_of
 
         if "://" in options["path"]:
-            raise OptionError(f"the option 'path' is a data directory, not {options['path']!r}")
+            raise OptionError(f"the option 'path' is a data directory, not {options['path']!r}", "path")
         return (uri_of(options["path"]),)
     uris = _names(options, "uri", "\n")
     if not uris or not all(isinstance(uri, str) and uri for uri in uris):
-        raise OptionError("the option 'uri' is a connection string, or an array of them")
+        raise OptionError("the option 'uri' is a connection string, or an array of them", "uri")
     uris = tuple(map(resolved, uris))
     if len(uris) > 1 and len(set(map(server_name, uris))) < len(uris):
-        raise OptionError("the option 'uri' names a server twice")
+        raise OptionError("the option 'uri' names a server twice", "uri")
     return uris
 
 
@@ -156,26 +158,31 @@ def _check_together(options: Mapping[str, str], servers: int) -> None:
         if options.get(name) == "":
             raise OptionError(f"the option {name!r} is a name, and empty; without the option all are read", name)
     if "collection" in options and "database" not in options:
-        raise OptionError("the option 'collection' needs the option 'database'")
+        raise OptionError("the option 'collection' needs the option 'database'", "collection")
     if {"collection", "collections"} <= options.keys():
-        raise OptionError("the options 'collection' and 'collections' are for one collection and for several: give one")
+        raise OptionError(
+            "the options 'collection' and 'collections' are for one collection and for several: give one", "collections"
+        )
     from_snapshot = options.get("startingposition", "").strip() == "snapshot"
     if from_snapshot and "collection" not in options:
         _check_several(options)
     if (options.get("documents", "").lower() == "columns") != ("documentschema" in options):
-        raise OptionError("documents 'columns' and the option 'documentSchema' go together")
+        given = "documentSchema" if "documentschema" in options else "documents"
+        raise OptionError("documents 'columns' and the option 'documentSchema' go together", given)
     again = options.get("onpositionlost", "").lower() == "resnapshot"
     if again and "collection" not in options and not from_snapshot:
-        raise OptionError("onPositionLost 'resnapshot' needs a collection, or startingPosition 'snapshot'")
+        raise OptionError(
+            "onPositionLost 'resnapshot' needs a collection, or startingPosition 'snapshot'", "onPositionLost"
+        )
     if "asof" in options and "collection" not in options:
-        raise OptionError("the option 'asOf' needs a collection")
+        raise OptionError("the option 'asOf' needs a collection", "asOf")
 
 
 def _check_several(options: Mapping[str, str]) -> None:
     """Raise OptionError for options that a snapshot of several collections cannot have."""
     for name, reason in _OF_ONE.items():
         if name in options:
-            raise OptionError(f"the option {name!r} is not for a snapshot of several collections: {reason}")
+            raise OptionError(f"the option {name!r} is not for a snapshot of several collections: {reason}", name)
 
 
 def _one_of(options: Mapping[str, str], name: str) -> str:
@@ -190,23 +197,25 @@ def _names(options: Mapping[str, str], name: str, separator: str = ",") -> tuple
             loads_strict(text) if text.startswith("[") else list(filter(None, map(str.strip, text.split(separator))))
         )
     except ValueError as error:
-        raise OptionError(f"the option {name!r} is not a JSON array: {error}") from None
+        raise OptionError(f"the option {name!r} is not a JSON array: {error}", name) from None
     if not isinstance(names, list):
-        raise OptionError(f"the option {name!r} is an array of names")
+        raise OptionError(f"the option {name!r} is an array of names", name)
     return tuple(names)
 
 
 def _histories(text: str, servers: int) -> tuple[str, ...]:
     ids = text.split()
     if ids and len(ids) != servers:
-        raise OptionError(f"the option 'replicaSetId' has an id for each server, {servers}, not {len(ids)}")
+        raise OptionError(
+            f"the option 'replicaSetId' has an id for each server, {servers}, not {len(ids)}", "replicaSetId"
+        )
     return tuple("" if one == "-" else one for one in ids)
 
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     names = _names(options, "columns")
     if len(set(names)) < len(names):
-        raise OptionError("the option 'columns' names a column twice")
+        raise OptionError("the option 'columns' names a column twice", "columns")
     return names
 
 
@@ -254,16 +263,16 @@ def _pipeline(text: str) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, An
     try:
         stages = loads_strict(text)
     except ValueError as error:
-        raise OptionError(f"the option 'pipeline' is not JSON: {error}") from None
+        raise OptionError(f"the option 'pipeline' is not JSON: {error}", "pipeline") from None
     if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
-        raise OptionError("the option 'pipeline' is an array of stages")
+        raise OptionError("the option 'pipeline' is an array of stages", "pipeline")
     try:
         # Imported here: it imports the server's stages, which most streams do not need.
         from headrace.spark.pipelines.reader import split_stages
 
         return split_stages(stages) if stages else ((), ())
     except (CommandError, StageRefused) as error:
-        raise OptionError(f"the option 'pipeline': {error}") from None
+        raise OptionError(f"the option 'pipeline': {error}", "pipeline") from None
 
 
 def _stream_value(value: str) -> Any:

@@ -34,7 +34,6 @@ from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import FOLDED_COLUMNS, MicroBatch
 from headrace.spark.sinks.sink_options import SinkError
-from headrace.spark.sinks.table_paths import PathError
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import StreamReader
 from headrace.spark.tables.dead_letters import REFUSED, DeadLetter, DeadLetters
@@ -355,7 +354,7 @@ def test_what_cannot_be_read_is_refused_by_name_and_skipped_by_pattern(server: A
 
 def test_paths_must_give_each_collection_another_table(tmp_path: Path) -> None:
     uri = "mongodb://localhost"
-    with pytest.raises(PathError, match=r"needs \{database\} and \{collection\}"):
+    with pytest.raises(JobError, match=r"needs \{database\} and \{collection\}"):
         sink = {"kind": "mirror", "path": "lake/{collection}"}
         source = {"uri": uri, "startingPosition": "snapshot"}
         parse_job({"checkpoint": "c", "source": source, "sink": [sink]}, "job", tmp_path)

@@ -42,7 +42,6 @@ from headrace.spark.sinks import foreach_batch
 from headrace.spark.sinks.file_values import FileError
 from headrace.spark.sinks.foreach_batch import wait_for_sinks
 from headrace.spark.sinks.sink_options import KINDS, SinkError
-from headrace.spark.sinks.table_paths import PathError
 
 pytestmark = pytest.mark.long
 
@@ -501,7 +500,7 @@ def test_what_would_be_one_file_or_no_array_is_refused(tmp_path: Path) -> None:
     def job(*sinks: dict[str, Any], **source_: Any) -> Job:
         return parse_job({"checkpoint": "c", "source": source | source_, "sink": list(sinks)}, "job", tmp_path)
 
-    with pytest.raises(PathError, match=r"columns' needs \{collection\}"):
+    with pytest.raises(JobError, match=r"columns' needs \{collection\}"):
         job(one)
     named = [{**one, "path": name, "schema_file": "columns"} for name in ("m", "n")]
     with pytest.raises(SinkError, match=r"schema_file of .* have one path"):

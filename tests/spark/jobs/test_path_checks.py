@@ -83,6 +83,21 @@ def test_the_jobs_file_is_nothing_that_the_job_writes(tmp_path: Path, key: str) 
         read_job(file)
 
 
+def test_a_database_in_a_file_is_relative_to_the_jobs_file(tmp_path: Path) -> None:
+    for given, resolved in [
+        ("sqlite:///copy.db", f"sqlite:///{tmp_path}/copy.db"),
+        ("sqlite+pysqlite:///a/copy.db?timeout=5", f"sqlite+pysqlite:///{tmp_path}/a/copy.db?timeout=5"),
+        ("sqlite:////a/copy.db", "sqlite:////a/copy.db"),
+        ("sqlite:///:memory:", "sqlite:///:memory:"),
+        ("postgresql:///shop", "postgresql:///shop"),
+        ("env:COPY", "env:COPY"),
+    ]:
+        (sink,) = job_of(tmp_path, sink={"kind": "sql", "uri": given, "table": "t"}).sinks
+        assert sink.options["uri"] == resolved
+    with pytest.raises(SinkError, match="checkpoint and the database of a sink sql have paths of which one is inside"):
+        job_of(tmp_path, sink={"kind": "sql", "uri": "sqlite:///checkpoint/copy.db", "table": "t"})
+
+
 def test_a_database_in_a_file_is_apart_from_what_reset_removes(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/checkpoint/copy.db"
     with pytest.raises(SinkError, match="checkpoint and the database of a sink sql have paths of which one is inside"):

@@ -14,7 +14,6 @@ from headrace.spark.jobs.job_file import Job, JobError, parse_job
 from headrace.spark.jobs.job_tables import missing_tables, open_sink, tables_of
 from headrace.spark.sinks.catalog_names import overlap, table_in
 from headrace.spark.sinks.sink_options import SinkError, parse_sink
-from headrace.spark.sinks.table_paths import PathError
 from headrace.spark.tables.table_owner import NotOurTable
 from tests.spark.sinks.test_collections_sink import batch, insert
 
@@ -57,11 +56,11 @@ def test_a_job_has_a_table_for_each_collection(tmp_path: Path) -> None:
 
 
 def test_names_by_which_collections_share_a_table_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(PathError, match=r"needs \{database\} and \{collection\}"):
+    with pytest.raises(JobError, match=r"needs \{database\} and \{collection\}"):
         job_of(tmp_path, mirror("lake.x.{collection}"), database=None)
-    with pytest.raises(PathError, match=r"has \{name\}"):
+    with pytest.raises(JobError, match=r"has \{name\}"):
         job_of(tmp_path, mirror("lake.x.{name}"))
-    with pytest.raises(PathError, match="only the schema and the name of a table"):
+    with pytest.raises(JobError, match="only the schema and the name of a table"):
         job_of(tmp_path, mirror("{database}.x.{collection}"))
     with pytest.raises(JobError, match=r"its table's name in a catalog, needs \{collection\}"):
         job_of(tmp_path, mirror("lake.x.orders"))
