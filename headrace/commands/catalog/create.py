@@ -50,7 +50,7 @@ OPTIONS: Final = Fields(
     IMAGES, CLUSTERED_INDEX, COLLATION, ENCRYPTED, TIME_SERIES, boolean("autoIndexId"), boolean("capped"),
     number("expireAfterSeconds"), document("idIndex"), document("indexOptionDefaults"), number("max"),
     array("pipeline", "object"), number("size"), document("storageEngine"),
-    string("validationAction", choices=("error", "warn")),
+    string("validationAction", choices=("error", "errorAndLog", "warn")),
     string("validationLevel", choices=("moderate", "off", "strict")), document("validator"), string("viewOn"),
 )  # fmt: skip
 """The options of a collection or a view."""

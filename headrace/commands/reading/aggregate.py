@@ -11,6 +11,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
     BATCH_SIZE,
+    BYPASS,
     COLLATION,
     CONSTANTS,
     ENCRYPTION,
@@ -54,7 +55,7 @@ PIPELINE: Final = array(
 FIELDS: Final = Fields(
     ALLOW_DISK_USE, COLLATION, COLLECTION_UUID, _CURSOR, EXPLAIN, HINT, KEEPS_EMPTY_TIMESTAMPS, LET, PIPELINE,
     *CONSTANTS, *ENCRYPTION, *QUERY_SETTINGS, *QUERY_STATS, *SAMPLE,
-    *without_effect("bool", "bypassDocumentValidation", "fromMongos", "fromRouter", "isMapReduceCommand", "needsMerge"),
+    BYPASS, *without_effect("bool", "fromMongos", "fromRouter", "isMapReduceCommand", "needsMerge"),
     *without_effect("object", "exchange"),
 )  # fmt: skip
 

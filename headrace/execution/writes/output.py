@@ -36,6 +36,7 @@ from headrace.execution.writes.matches import (
     missing,
 )
 from headrace.execution.writes.measurements import insert_measurements
+from headrace.execution.writes.validation import Validator
 from headrace.query.expansion import encoded_for_storage
 from headrace.query.expressions.field_paths import walk
 from headrace.query.expressions.numbers import is_nullish
@@ -53,6 +54,9 @@ from headrace.values.bson import encode
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
+
+_BEFORE_WRITING: Final = frozenset({51132, 51183, 51185})
+"""Errors of a `$merge` that MongoDB raises before it writes a batch."""
 
 _INFIX: Final = ".tmp.agg_out."
 _TEMPORARY: Final = re.compile(
@@ -95,11 +99,9 @@ def write_output(
         if series is not None:
             _out_series(context, goal, made, series)
         elif writes.kind == "out":
-            _out(context, goal, made)
+            _out(context, goal, made, Validator(request.body, context))
         else:
-            for document in made:
-                context.tick()
-                _merge(context, goal, writes, document)
+            _merge_all(context, goal, writes, made, Validator(request.body, context))
     return iter(())
 
 
@@ -139,7 +141,9 @@ def temporary_collection(context: CommandContext, namespace: str) -> Iterator[No
         context.engine.temporary.discard(namespace)
 
 
-def _out(context: CommandContext, goal: str, documents: Iterator[dict[str, Any]]) -> None:
+def _out(
+    context: CommandContext, goal: str, documents: Iterator[dict[str, Any]], validator: Validator
+) -> None:  # fmt: skip
     """Replace the collection by a new one with the documents, and with the old name, options and indexes."""
     temporary = f"{goal.partition('.')[0]}{_INFIX}{ObjectId()}"
     with temporary_collection(context, temporary):
@@ -149,7 +153,9 @@ def _out(context: CommandContext, goal: str, documents: Iterator[dict[str, Any]]
         measure(context, target)
         for document in documents:
             context.tick()
-            insert(context, target, encoded_for_storage(document))
+            raw = encoded_for_storage(document)
+            validator.check(target.collection, raw)
+            insert(context, target, raw)
         wait_until_unused(context, goal)
         old = context.txn.collection(goal)
         if old is not None and old.is_view:
@@ -231,7 +237,28 @@ def _temporary(context: CommandContext, namespace: str, like: Collection | None)
     return Target(context, new)
 
 
-def _merge(context: CommandContext, goal: str, writes: Any, document: dict[str, Any]) -> None:
+def _merge_all(
+    context: CommandContext, goal: str, writes: Any, documents: Iterator[dict[str, Any]], validator: Validator
+) -> None:  # fmt: skip
+    """Merge all documents. The writes of a batch are unordered, as in MongoDB: the first error is raised at its end."""
+    failure: CommandError | None = None
+    for number, document in enumerate(documents, 1):
+        context.tick()
+        try:
+            _merge(context, goal, writes, document, validator)
+        except CommandError as error:
+            if error.code in _BEFORE_WRITING:
+                raise
+            failure = failure or error
+        if failure is not None and number % limits.WRITE_BATCH_COUNT_MAX == 0:
+            break
+    if failure is not None:
+        raise failure
+
+
+def _merge(
+    context: CommandContext, goal: str, writes: Any, document: dict[str, Any], validator: Validator
+) -> None:  # fmt: skip
     """Merge one document into its match, or insert it. Try again if the match has changed meanwhile."""
     if "_id" not in document and writes.on == ("_id",):
         document = {"_id": ObjectId(), **document}
@@ -246,7 +273,7 @@ def _merge(context: CommandContext, goal: str, writes: Any, document: dict[str, 
         finder = Finder(collection, {path: document.get(path) for path in writes.on}, None)
         match = first_match(context, finder, None)
         pause_count = context.pause_count
-        write = _merged(context, writes, match, document)
+        write = _merged(context, writes, match, document, partial(validator.check, collection))
         if write is None:
             return
         try:
@@ -285,14 +312,17 @@ Write = Callable[[Target, CommandContext], bool]
 
 
 def _merged(
-    context: CommandContext, writes: Any, match: MatchedDocument | None, document: dict[str, Any]
-) -> Write | None:
-    """Return the write that merges a document into `match`; None: nothing to write."""
+    context: CommandContext, writes: Any, match: MatchedDocument | None, document: dict[str, Any],
+    check: Callable[..., None],
+) -> Write | None:  # fmt: skip
+    """Return the write that merges a document into `match`; None: nothing to write. `check` raises 121."""
     result = writes.decide(None if match is None else match.document, document)
     if result is None or (match is not None and result == match.document):
         return None
     if match is None:
-        return partial(_insert, encoded_for_storage(result))
+        raw = encoded_for_storage(result)
+        check(raw)
+        return partial(_insert, raw)
     if result.get("_id") != match.document["_id"]:
         raise CommandError(66, "$merge failed to update the matching document, did you attempt to modify the _id?")
     times = UpdateContext(context.txn.wall_ms, Timestamp(0, 0))
@@ -300,6 +330,7 @@ def _merged(
     if applied.change is None:
         return None
     new = encoded_for_storage(applied.document)
+    check(new, match.raw)
     logged = encode(applied.change.entry) if type(applied.change) is Diff else new
     return partial(_replace, match, new, logged)
 

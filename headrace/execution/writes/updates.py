@@ -125,7 +125,7 @@ class Applier:
             new = encode(applied.document)
             if len(new) > limits.DOCUMENT_BYTES_MAX:
                 raise CommandError(17419, f"Resulting document after update is larger than {limits.DOCUMENT_BYTES_MAX}")
-            self._validator.check(target.collection, new)
+            self._validator.check(target.collection, new, match.raw)
             logged = encode(applied.change.entry) if type(applied.change) is Diff else new
             if match.pause_count != context.pause_count and not is_unchanged(context, target, match):
                 continue

@@ -27,14 +27,19 @@ from headrace.values.bson import MISSING, decode
 _ENCRYPTED_SUBTYPE: Final = 6
 
 
-def _accept(document: bytes) -> None:
+Check = Callable[[bytes, bytes | None], None]
+"""A function of a raw document and of the document that it replaces; None if it is new."""
+
+
+def _accept(document: bytes, before: bytes | None) -> None:
     return None
 
 
-def checker(collection: Collection, body: dict[str, Any], context: CommandContext) -> Callable[[bytes], None]:
+def checker(collection: Collection, body: dict[str, Any], context: CommandContext) -> Check:
     """Return a function that raises 121 for a raw document that the collection's validator refuses.
 
-    The error has details of the failure, until the details of one command exceed their limit.
+    If the validation level is "moderate", a refused document may replace another refused one. The error has details
+    of the failure, until the details of one command exceed their limit.
     """
     if ENCRYPTED in collection.options:
         check_rest = _checker(collection, body, context)
@@ -42,7 +47,7 @@ def checker(collection: Collection, body: dict[str, Any], context: CommandContex
     return _checker(collection, body, context)
 
 
-def _check_encrypted(config: dict[str, Any], check_rest: Callable[[bytes], None], raw: bytes) -> None:
+def _check_encrypted(config: dict[str, Any], check_rest: Check, raw: bytes, before: bytes | None) -> None:
     """Raise 121 for a document with an unencrypted value in a field that must be encrypted."""
     document = decode(raw)
     for field in config["fields"]:
@@ -50,25 +55,26 @@ def _check_encrypted(config: dict[str, Any], check_rest: Callable[[bytes], None]
         if value is not MISSING and not (type(value) is Binary and value.subtype == _ENCRYPTED_SUBTYPE):
             information = {"failingDocumentId": document.get("_id")}
             raise CommandError(121, "Document failed validation", extra={"errInfo": information})
-    check_rest(raw)
+    check_rest(raw, before)
 
 
-def _checker(collection: Collection, body: dict[str, Any], context: CommandContext) -> Callable[[bytes], None]:
+def _checker(collection: Collection, body: dict[str, Any], context: CommandContext) -> Check:
     validator = collection.options.get("validator")
     if not validator or BYPASS.of(body):
         return _accept
     if collection.options.get("validationAction", "error") == "warn":
         return _accept
-    if collection.options.get("validationLevel", "strict") == "off":
+    level = collection.options.get("validationLevel", "strict")
+    if level == "off":
         return _accept
     variables = CommandVariables(context)
     matches = parse_filter(validator, variables=variables)
     described_bytes = 0
 
-    def check(document: bytes) -> None:
+    def check(document: bytes, before: bytes | None) -> None:
         nonlocal described_bytes
         decoded = decode(document)
-        if matches(decoded):
+        if matches(decoded) or (level == "moderate" and before is not None and not matches(decode(before))):
             return
         information = {"failingDocumentId": decoded.get("_id")}
         if described_bytes < limits.VALIDATION_DETAIL_BYTES_MAX:
@@ -90,8 +96,9 @@ class Validator:
         self._body, self._context = body, context
         self._options: dict[str, Any] | None = None
 
-    def check(self, collection: Collection, document: bytes) -> None:
-        """Raise 121 for a raw document that the collection's validator refuses. May pause."""
+    def check(self, collection: Collection, document: bytes, before: bytes | None = None) -> None:
+        """Raise 121 for a raw document that the collection's validator refuses. `before`: the document that it
+        replaces. May pause."""
         if collection.options is not self._options:
             self._options, self._check = collection.options, checker(collection, self._body, self._context)
-        self._check(document)
+        self._check(document, before)
