@@ -12,8 +12,8 @@
 - **Reads** hold one state for an hour, or until the file has grown by 16 GiB, and then end with error 239. A write has
   a newer view after each pause, and reads a document again before it changes it. A paused write is committed with its
   group, as on MongoDB.
-- **TLS** (`tls/`). A layer lies between a socket and its peer, so that one port takes clients with and without TLS. A
-  thread computes handshakes; their number and time are bounded.
+- **TLS** (`tls/`). A connection's first byte tells TLS from plain, so that one port takes clients with and without it.
+  The event loop decrypts and encrypts. Each of its iterations begins few handshakes, and each has ten seconds.
 - **Memory** (`measured_memory.py`). Where long commands pause, the memory of the process is measured, which includes
   memory that no account counts.
 """

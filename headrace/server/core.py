@@ -40,7 +40,6 @@ from headrace.server.readers.pool import Readers
 from headrace.server.scheduler import Scheduler
 from headrace.server.tls.context import TlsError, new_context, server_certificate
 from headrace.server.tls.handshakes import Handshakes
-from headrace.server.tls.layer import TlsLayer
 from headrace.server.tls.validity import expiry_warning
 from headrace.server.watchdog import LOOK_SECONDS, Watchdog
 from headrace.server.writer import SharedGate, Writer
@@ -130,7 +129,7 @@ class Core(Shell):
         self._handshakes: Handshakes | None = None
         if options.tls is not None and context is not None:
             self._handshakes = Handshakes(self.loop, options.tls, context, self.engine.metrics)
-        self._listener = Listener(self.loop, self._new_protocol)
+        self._listener = Listener(self.loop, lambda: Peer(self), self._handshakes)
         self._socket_path: Path | None = None
         self.startup_warnings: list[str] = []
         self.certificate: tuple[str, float] | None = None
@@ -192,9 +191,6 @@ class Core(Shell):
         await self.scrapes.listen(address, port)
         LOG.info("/metrics and /healthz are on port %d of %s", self.scrapes.port, address)
 
-    def _new_protocol(self) -> asyncio.Protocol:
-        return Peer(self) if self._handshakes is None else TlsLayer(self._handshakes, self.loop, lambda: Peer(self))
-
     def _warn(self, warning: str | None) -> None:
         if warning is not None:
             self.startup_warnings.append(warning)
@@ -223,8 +219,6 @@ class Core(Shell):
         self._listener.close()
         if self.scrapes is not None:
             self.scrapes.close()
-        if self._handshakes is not None:
-            self._handshakes.close()
         for peer in self.peers:
             peer.stop_reading()
         self.background.stop()
@@ -401,7 +395,7 @@ class Core(Shell):
         if isinstance(remote, tuple):
             set_socket_options(transport.get_extra_info("socket"))
             name = f"{remote[0]}:{remote[1]}"
-            tls = transport.get_extra_info("tls")
+            tls = None if self._handshakes is None else self._handshakes.session(transport.get_extra_info("ssl_object"))
             client = ClientInfo(self.engine.connections_created, name, (local[0], local[1]), tls)
         else:
             client = ClientInfo(self.engine.connections_created, UNIX_SOCKET, str(local))

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from headrace import limits
 from headrace.clock import monotonic
+from headrace.server.tls.handshakes import Handshakes
 
 LOG = logging.getLogger("headrace.server")
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -33,10 +34,13 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 class Listener:
     """The listening sockets of one server."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, factory: Callable[[], asyncio.Protocol]) -> None:
-        """`factory` makes the protocol of a new connection."""
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, factory: Callable[[], asyncio.Protocol], handshakes: Handshakes | None
+    ) -> None:
+        """`factory` makes the protocol of a new connection. `handshakes`: None without TLS."""
         self._loop = loop
         self._factory = factory
+        self._handshakes = handshakes
         self.paused = False
         """Whether no descriptors are left for more connections."""
         self._has_warned = False
@@ -91,8 +95,11 @@ class Listener:
 
     async def _connect(self, connection: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._factory, connection)
-        except OSError:  # the client has left already
+            if self._handshakes is None:
+                await self._loop.connect_accepted_socket(self._factory, connection)
+            else:
+                await self._handshakes.connect(self._factory, connection)
+        except (OSError, asyncio.CancelledError):  # the client has left already, was refused, or the server ends
             connection.close()
 
     def _pause(self) -> None:
@@ -128,8 +135,10 @@ class Listener:
             self._loop.add_reader(listening, self._accept, listening)
 
     def close(self) -> None:
-        """Stop accepting; connections that are being served stay open."""
+        """Stop accepting; connections that are being served stay open, those before the end of a handshake do not."""
         self._closed = True
+        for task in self._connecting:
+            task.cancel()
         for listening in self.sockets:
             self._loop.remove_reader(listening)
             listening.close()

@@ -179,6 +179,17 @@ def test_a_plain_client_on_a_tls_port_is_cut_off_with_one_line_however_often_it_
     assert len(messages(caplog, "only allow SSL connections")) == 1
 
 
+def test_a_client_that_leaves_without_a_byte_is_no_line_of_the_log(
+    certificates: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with headrace.Server(tls=options(certificates)) as server:
+        for _ in range(20):
+            RawClient(server.address).socket.close()
+        with RawClient(server.address, tls=client_context(certificates)) as client:
+            assert client.ask({"ping": 1})["ok"] == 1.0
+    assert not messages(caplog, "cut off") and not messages(caplog, "handshake")
+
+
 def test_a_tls_client_on_a_plain_port_is_cut_off_with_one_line_however_often_it_tries(
     certificates: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,1 +1,1 @@
-"""TLS on the server's sockets: contexts from files, handshakes in a thread, the layer between socket and peer."""
+"""TLS on the server's sockets: contexts from files, handshakes, certificates."""

@@ -1,28 +1,30 @@
-"""Running TLS handshakes: their time limit, and the thread that computes them.
+"""Accepted connections of a server with TLS: the first byte tells TLS from plain, and the event loop does the rest.
 
-A handshake needs a private key's operation, which takes a millisecond or more, so it is not computed on the loop. A
-client that does not finish within ten seconds is cut off.
+A handshake needs a private key's operation, which takes a millisecond or more, so each iteration of the loop begins
+only a few. A client that does not finish within ten seconds is cut off.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import Any, Final
 
 from headrace import limits
 from headrace.dispatch.options import TlsOptions
+from headrace.dispatch.request import TlsSession
 from headrace.log_lines import RepeatedLine
 from headrace.server.tls.context import new_context
+from headrace.server.tls.subject import subject_text
 
-if TYPE_CHECKING:
-    from headrace.server.tls.layer import TlsLayer
+_HANDSHAKE_RECORD: Final = b"\x16"
 
 
 class Handshakes:
-    """The shared state of a server's TLS connections: the context, and the running handshakes."""
+    """The shared state of a server's TLS connections: the context, and the handshakes that have not begun."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, options: TlsOptions, context: ssl.SSLContext, metrics: dict[str, int]
@@ -32,8 +34,7 @@ class Handshakes:
         self.context = context
         self._metrics = metrics
         self._loop = loop
-        self._pending: dict[TlsLayer, asyncio.TimerHandle] = {}
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-tls")
+        self._turns: deque[asyncio.Future[None]] = deque()
         self._failed = RepeatedLine()
         self._slow = RepeatedLine()
         self._plain = RepeatedLine()
@@ -42,57 +43,79 @@ class Handshakes:
         """Read the files again, for later connections. Raises `TlsError` and then changes nothing."""
         self.context = new_context(self.options)
 
-    # Called by layers.
+    async def connect(self, factory: Callable[[], asyncio.Protocol], connection: socket.socket) -> None:
+        """Serve a connection, after its handshake or plain. Raises OSError for a client that left or was refused."""
+        ends = self._loop.time() + limits.HANDSHAKE_SECONDS
+        is_local = connection.family == socket.AF_UNIX
+        address = "a Unix socket" if is_local else "{}:{}".format(*connection.getpeername())
+        try:
+            async with asyncio.timeout_at(ends):
+                is_plain = await self._first_byte(connection) != _HANDSHAKE_RECORD
+                if not is_plain:
+                    await self._turn()
+            if is_plain:
+                if not is_local:
+                    self._check_plain(address)
+                await self._loop.connect_accepted_socket(factory, connection)
+                return
+            await self._loop.connect_accepted_socket(
+                factory, connection, ssl=self.context,
+                ssl_handshake_timeout=max(ends - self._loop.time(), limits.HANDSHAKE_CLOSE_SECONDS),
+                ssl_shutdown_timeout=limits.HANDSHAKE_CLOSE_SECONDS,
+            )  # fmt: skip
+        except (TimeoutError, ConnectionAbortedError):
+            self._slow.log(f"{address} is cut off: no TLS handshake within {limits.HANDSHAKE_SECONDS:g} s")
+            raise
+        except ssl.SSLError as error:
+            reason = getattr(error, "verify_message", None) or error.reason or error
+            self._failed.log(f"the TLS handshake of {address} failed: {reason}")
+            raise
 
-    def begin(self, layer: TlsLayer) -> None:
-        """Start the time limit of an accepted connection."""
-        self._pending[layer] = self._loop.call_later(limits.HANDSHAKE_SECONDS, self._time_out, layer)
-
-    def end(self, layer: TlsLayer) -> None:
-        """End the time limit: the handshake or the connection is over."""
-        timer = self._pending.pop(layer, None)
-        if timer is not None:
-            timer.cancel()
-
-    def compute(self, step: Callable[[], bool], done: Callable[[bool | Exception], None]) -> None:
-        """Call `step` in the thread, then `done` on the loop with the result or the exception."""
-
-        def run() -> None:
-            result: bool | Exception
-            try:
-                result = step()
-            except Exception as error:
-                result = error
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(done, result)
-
-        self._thread.submit(run)
-
-    def failed(self, layer: TlsLayer, error: Exception) -> None:
-        """Log that a handshake has failed."""
-        reason = getattr(error, "verify_message", None) or getattr(error, "reason", None) or error
-        self._failed.log(f"the TLS handshake of {layer.address} failed: {reason}")
-
-    def log_plain(self, layer: TlsLayer, *, refused: bool) -> None:
-        """Log that a client does not use TLS on a TLS server."""
-        if refused:
-            self._plain.log(f"{layer.address} is cut off: the server is configured to only allow SSL connections")
-        elif self.options.mode == "preferTLS":
-            self._plain.log(f"SSL mode is set to 'preferred' and the connection of {layer.address} is not using SSL")
-
-    def opened(self, session: ssl.SSLObject) -> None:
-        """Count a connection by its TLS version."""
-        name = f"transportSecurity.{session.version()}"
+    def session(self, connected: ssl.SSLObject | None) -> TlsSession | None:
+        """Count a connection by its TLS version, and return its description; None for a plain connection."""
+        if connected is None:
+            return None
+        version = connected.version() or ""
+        name = f"transportSecurity.{version}"
         self._metrics[name] = self._metrics.get(name, 0) + 1
+        certificate: dict[str, Any] = connected.getpeercert() or {}
+        cipher = connected.cipher()
+        subject = subject_text(certificate.get("subject", ())) if certificate else None
+        return TlsSession(version, cipher[0] if cipher else "", subject)
 
-    def _time_out(self, layer: TlsLayer) -> None:
-        self._slow.log(f"{layer.address} is cut off: no TLS handshake within {limits.HANDSHAKE_SECONDS:g} s")
-        self.end(layer)
-        layer.abort()
+    async def _first_byte(self, connection: socket.socket) -> bytes:
+        """Return the first byte, which stays in the socket. Raises OSError if the client leaves without one."""
+        readable = asyncio.Event()
+        self._loop.add_reader(connection, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            self._loop.remove_reader(connection)
+        first = connection.recv(1, socket.MSG_PEEK)
+        if not first:
+            raise ConnectionResetError
+        return first
 
-    def close(self) -> None:
-        """Cut off the connections whose handshake is not over."""
-        for layer in list(self._pending):
-            self.end(layer)
-            layer.abort()
-        self._thread.shutdown(wait=True, cancel_futures=True)
+    def _check_plain(self, address: str) -> None:
+        """Log that a client does not use TLS. Raises OSError if it must."""
+        if self.options.mode == "requireTLS":
+            self._plain.log(f"{address} is cut off: the server is configured to only allow SSL connections")
+            raise ConnectionRefusedError
+        if self.options.mode == "preferTLS":
+            self._plain.log(f"SSL mode is set to 'preferred' and the connection of {address} is not using SSL")
+
+    async def _turn(self) -> None:
+        """Wait until an iteration of the loop has room for another handshake."""
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._turns.append(turn)
+        if len(self._turns) == 1:
+            self._loop.call_soon(self._next)
+        await turn
+
+    def _next(self) -> None:
+        for _ in range(min(len(self._turns), limits.HANDSHAKE_COUNT_MAX)):
+            turn = self._turns.popleft()
+            if not turn.done():
+                turn.set_result(None)
+        if self._turns:
+            self._loop.call_soon(self._next)
