@@ -317,7 +317,7 @@ def _merged(
 ) -> Write | None:  # fmt: skip
     """Return the write that merges a document into `match`; None: nothing to write. `check` raises 121."""
     result = writes.decide(None if match is None else match.document, document)
-    if result is None or (match is not None and result == match.document):
+    if result is None:
         return None
     if match is None:
         raw = encoded_for_storage(result)
