@@ -66,7 +66,7 @@ def internal_error() -> CommandError:
 
 
 def read_error(error: BaseException) -> CommandError:
-    """Return the error for a read that failed inside the server: 305 (DataCorruptionDetected) if LMDB cannot read its
+    """Return the error for a read that failed inside the server: 301 (DataCorruptionDetected) if LMDB cannot read its
     file, 15 (Overflow) if the client's message nests too deeply for the stack (MongoDB: 200 levels)."""
     if isinstance(error, RecursionError):
         return CommandError(15, "BSONObj exceeds maximum nested object depth")
@@ -76,7 +76,7 @@ def read_error(error: BaseException) -> CommandError:
 
 
 def write_error(error: BaseException) -> CommandError:
-    """Return the error for a write that failed inside the server: 14031 (OutOfDiskSpace) if the disk failed, 305 or
+    """Return the error for a write that failed inside the server: 14031 (OutOfDiskSpace) if the disk failed, 301 or
     15."""
     if isinstance(error, RecursionError):
         return read_error(error)

@@ -1,6 +1,6 @@
 """Views: documents and oplog entries, as one KV transaction sees them.
 
-Every read of a value that does not match its checksum raises `DamagedValue` (305).
+Every read of a value that does not match its checksum raises `DamagedValue` (301).
 
     documents  collection number (4) + record (8)   → the document's BSON
     ids        collection number (4) + key of _id   → record (8)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bson import Binary, Int64
 
+import headrace
+from headrace.errors import code_name
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 
@@ -73,3 +77,16 @@ def test_a_transaction_does_not_create_what_is_there(at: DrivenServer) -> None:
     assert reply["code"] == 48
     reply = at.run("admin", {"commitTransaction": 1, **session})
     assert reply["code"] == 251
+
+
+def test_every_code_of_mongodb_has_its_name() -> None:
+    source = Path(headrace.__file__).parent
+    raised = {
+        int(code)
+        for path in source.rglob("*.py")
+        for code in re.findall(r"CommandError\(\s*(\d+),", path.read_text(encoding="utf-8"))
+    }
+    assert {code for code in raised if code < 1000 and code_name(code).startswith("Location")} == set()
+    names = {143: "CursorInUse", 161: "IncompatibleCollationVersion", 171: "CannotIndexParallelArrays",
+             301: "DataCorruptionDetected"}  # fmt: skip
+    assert {code: code_name(code) for code in names} == names

@@ -75,14 +75,14 @@ def test_a_damaged_document_is_an_error_that_names_it_and_costs_no_other(at: Dri
         {"findAndModify": "c", "query": {"_id": 3}, "remove": True},
     ):  # fmt: skip
         reply = answer(at, body)
-        assert (reply["ok"], reply["code"], reply["codeName"]) == (0.0, 305, "DataCorruptionDetected")
+        assert (reply["ok"], reply["code"], reply["codeName"]) == (0.0, 301, "DataCorruptionDetected")
         assert reply["errmsg"].startswith("the document with record 4 of t.c does not match its checksum")
     statements: tuple[dict[str, Any], ...] = (
         {"update": "c", "updates": [{"q": {"_id": 3}, "u": {"$set": {"b": 1}}}]},
         {"delete": "c", "deletes": [{"q": {"_id": 3}, "limit": 1}]},
     )
     for body in statements:
-        assert answer(at, body)["writeErrors"][0]["code"] == 305
+        assert answer(at, body)["writeErrors"][0]["code"] == 301
     for number in (2, 4):
         assert at.must("t", {"find": "c", "filter": {"_id": number}})["cursor"]["firstBatch"][0]["a"] == number
     assert at.must("t", {"insert": "c", "documents": [{"_id": 11, "a": 11}]})["n"] == 1
@@ -101,7 +101,7 @@ def test_a_value_under_another_key_is_no_match(at: DrivenServer) -> None:
     kv.abort()
     assert other is not None
     damage(at.store, "documents", first, lambda stored: other)
-    assert answer(at, {"find": "c", "filter": {"_id": 0}})["code"] == 305
+    assert answer(at, {"find": "c", "filter": {"_id": 0}})["code"] == 301
     assert is_intact(second, other) and not is_intact(first, other)
 
 
@@ -109,10 +109,10 @@ def test_a_damaged_row_of_the_id_index_gives_no_other_document(at: DrivenServer)
     key = keys_of(at.store, "ids")[5]
     damage(at.store, "ids", key, lambda stored: bytes(7) + b"\x02" + stored[8:])
     reply = answer(at, {"find": "c", "filter": {"_id": 5}})
-    assert reply["code"] == 305 and "in the _id index of t.c" in reply["errmsg"]
+    assert reply["code"] == 301 and "in the _id index of t.c" in reply["errmsg"]
     damage(at.store, "ids", key, lambda stored: with_checksum(key, bytes(7) + b"\x63"))
     reply = answer(at, {"find": "c", "filter": {"_id": 5}})
-    assert reply["code"] == 305 and "names a document that is not there" in reply["errmsg"]
+    assert reply["code"] == 301 and "names a document that is not there" in reply["errmsg"]
 
 
 def watch(at: DrivenServer, **options: Any) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def test_a_damaged_entry_ends_the_streams_that_read_it_and_is_pruned_like_any_ot
     reply = answer(at, cursor)
     seconds, increment = int.from_bytes(positions[-3][:4], "big"), int.from_bytes(positions[-3][4:], "big")
     assert (reply["code"], reply["errmsg"].split(" does")[0]) == (
-        305, f"the oplog entry at Timestamp({seconds}, {increment})",
+        301, f"the oplog entry at Timestamp({seconds}, {increment})",
     )  # fmt: skip
     with at.store.reading() as view:
         keep = first_to_keep(view, Retention(None, None, 1), at.clock.now_ms())
@@ -159,7 +159,7 @@ def test_a_damaged_run_skips_nothing(at: DrivenServer) -> None:
     damage(at.store, "runs", keys_of(at.store, "runs", topic)[-1])
     at.restart()
     reply = watch(at, resumeAfter=opened)
-    assert reply["code"] == 305 and reply["errmsg"].startswith("the oplog's index of t.c at Timestamp(")
+    assert reply["code"] == 301 and reply["errmsg"].startswith("the oplog's index of t.c at Timestamp(")
 
 
 def test_a_damaged_image_is_an_error_and_expires(at: DrivenServer) -> None:
@@ -168,7 +168,7 @@ def test_a_damaged_image_is_an_error_and_expires(at: DrivenServer) -> None:
     (image,) = keys_of(at.store, "images")
     damage(at.store, "images", image)
     reply = watch(at, resumeAfter=opened, fullDocumentBeforeChange="required")
-    assert reply["code"] == 305 and reply["errmsg"].startswith("the pre-image of the change at Timestamp(")
+    assert reply["code"] == 301 and reply["errmsg"].startswith("the pre-image of the change at Timestamp(")
     with at.store.reading() as view:
         assert expired_images(view, 3600, at.clock.now_ms(), 100) == [image]
     txn = at.store.begin()
@@ -218,7 +218,7 @@ def test_no_flipped_byte_of_any_value_gives_a_wrong_document(tmp_path: Path) -> 
         for number, document in expected.items():
             reply = answer(at, {"find": "c", "filter": {"_id": number}})
             if number in flipped:
-                assert reply["code"] == 305
+                assert reply["code"] == 301
             else:
                 assert reply["cursor"]["firstBatch"] == [document]
 

@@ -51,7 +51,7 @@ SNAPSHOT: Final = number("snapshot", least=0)
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any] | bytes | Wait:
-    """headraceBackup: answer oplog entries, or a piece of a snapshot. Raise 2, 43, 305 or 14031."""
+    """headraceBackup: answer oplog entries, or a piece of a snapshot. Raise 2, 43, 301 or 14031."""
     after, number = AFTER.of(request.body), SNAPSHOT.of(request.body)
     if (after is None) == (number is None):
         raise CommandError(2, f"{NAME} takes either after or snapshot")

@@ -75,7 +75,7 @@ def _compacted(context: CommandContext) -> int:
         finally:
             store.end_compaction(compaction)
     except UnusableDirectory as error:
-        raise CommandError(305, str(error)) from error
+        raise CommandError(301, str(error)) from error
     except (LmdbError, OSError) as error:
         raise CommandError(14031, f"the data file cannot be copied: {error}") from error
 

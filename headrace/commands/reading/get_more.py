@@ -91,7 +91,7 @@ def _require_again(context: CommandContext, request: Request) -> None:
 def _documents(context: CommandContext, cursor: DocumentCursor, count_max: int | None) -> list[bytes]:
     """Return the next batch, read through the context of the cursor's own command. A failure closes the cursor."""
     if cursor.in_use:
-        raise CommandError(12051, f"cursor id {cursor.id} is already in use")
+        raise CommandError(143, f"cursor id {cursor.id} is already in use")
     clock, reader = context.clock, cursor.context
     deadline_ms = None if cursor.left_ms is None else clock.monotonic_ms() + cursor.left_ms
     cursor.in_use = True
@@ -134,7 +134,7 @@ def _await_ms(body: dict[str, Any]) -> float:
 
 def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) -> bytes | Wait:
     if cursor.is_read_elsewhere:
-        raise CommandError(12051, f"cursor id {cursor.id} is already in use")
+        raise CommandError(143, f"cursor id {cursor.id} is already in use")
     count_max = cursor.repeated_getmore.count_max
     try:
         made = asked_batch(context, request, cursor, count_max) if cursor.lags else None

@@ -31,7 +31,7 @@ RESIDUE: Final = 0x48674BC7
 _START_AGAIN: Final = bytes.fromhex("6cd087d3")
 """These bytes, after data and its own CRC-32C, reset a CRC to its start. So the CRC of many such pieces, each followed
 by these bytes, is 0. If a piece is damaged, the CRC is 0 only in one of 2^32 cases."""
-DAMAGED: Final = 305
+DAMAGED: Final = 301
 _PACK: Final = Struct("<I").pack
 _LONG_BYTES: Final = 256 * 1024
 _ROW_COUNT_MIN: Final = 16
@@ -42,7 +42,7 @@ Describe = Callable[[Table, bytes], str]
 
 
 class DamagedValue(CommandError):
-    """A stored value does not match its checksum or another table: 305 (DataCorruptionDetected). The message names
+    """A stored value does not match its checksum or another table: 301 (DataCorruptionDetected). The message names
     it."""
 
     def __init__(self, what: str, problem: str = "does not match its checksum") -> None:

@@ -176,7 +176,7 @@ def test_a_cursor_is_read_by_one_getmore_at_a_time(server: headrace.Server) -> N
         get_more = {"getMore": cursor, "collection": "c", "batchSize": 900}
         one.send(get_more)
         until(lambda: running(two, "getMore"))
-        assert two.ask(get_more)["code"] == 12051
+        assert two.ask(get_more)["code"] == 143
         assert two.ask({"killCursors": "c", "cursors": [cursor]})["cursorsKilled"] == [cursor]
         assert one.receive()[1]["code"] == 237
         assert two.ask(get_more)["code"] == 43
