@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, Final
 
+from tests.simulation import merges
 from tests.simulation.language import Document, matches
 from tests.simulation.measurements import SERIES
 from tests.simulation.model import (
@@ -23,7 +24,7 @@ from tests.simulation.world import ENDED, TEMPORARY, Pending
 
 CHANGES: Final = (
     "cloneCollectionAsCapped", "collMod", "compact", "convertToCapped", "create", "createIndexes", "createView", "drop",
-    "dropDatabase", "dropIndexes", "out", "renameCollection",
+    "dropDatabase", "dropIndexes", "merge", "out", "renameCollection",
 )  # fmt: skip
 CAPPED_BYTES: Final = 1 << 20
 """The size of a capped copy, into which all documents fit."""
@@ -41,6 +42,8 @@ def body_of(op: Document) -> Document:
         return {"createIndexes": name, "indexes": op["indexes"]}
     if kind == "out":
         return out_body(op)
+    if kind == "merge":
+        return merges.body_of(op)
     if kind == "compact":
         return {"compact": name, "force": True}
     if kind == "convertToCapped":
@@ -58,7 +61,7 @@ def body_of(op: Document) -> Document:
 
 def database_of(op: Document) -> str:
     """The database that the command is sent to."""
-    return "admin" if op["do"] == "renameCollection" else split(op["ns"])[0]
+    return "admin" if op["do"] == "renameCollection" else split(op["from" if op["do"] == "merge" else "ns"])[0]
 
 
 def explain(op: Document, pending: Pending, reply: Document, states: list[State]) -> None:
@@ -67,8 +70,9 @@ def explain(op: Document, pending: Pending, reply: Document, states: list[State]
     possible = [*[turn.before for turn in turns], *states[turns[0].since :], *[turn.after for turn in turns]]
     if len(turns) == 1:
         possible = [turns[0].before, turns[0].after]
-    if op["do"] == "out":
-        explain_out(op, pending, reply, [*states[turns[0].since :], *possible])  # it reads a published state
+    if op["do"] in ("merge", "out"):
+        check = explain_out if op["do"] == "out" else merges.explain
+        check(op, pending, reply, [*states[turns[0].since :], *possible])  # it reads a published state
         return
     if reply["ok"] == 1.0 and op["do"] == "renameCollection" and split(op["ns"])[0] != split(op["to"])[0]:
         require_moved(op, pending)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tests.simulation.language import Document
 from tests.simulation.measurements import SERIES
+from tests.simulation.merges import MATCHED
 from tests.simulation.reads import CAPPED
 from tests.simulation.streams import FILTERS
 from tests.simulation.world import EPOCH
@@ -207,6 +208,8 @@ class Draw:
             return self.capped_insert()
         if self.chance(0.25):
             return self.series_write()
+        if self.chance(0.2):
+            return self.merge()
         kind = random.choice(("insert",) * 5 + ("update",) * 5 + ("delete",) * 2 + ("findAndModify",) * 2)
         base: Document = {"do": kind, "ns": random.choice(NAMESPACES), "calm": self.chance(0.7)}
         retries = self.chance(0.25)
@@ -229,6 +232,18 @@ class Draw:
         if base.get("change") and self.chance(0.25):
             base |= {"filter": {"_id": random.randrange(KEY_COUNT)}, "upsert": True}
         return {**base, "retry": True} if retries else base
+
+    def merge(self) -> Document:
+        """A `$merge`, often into the collection that it reads."""
+        random = self.random
+        goal = random.choice(("a.x", "a.x", "a.y", "a.z", "b.x", "a.v"))
+        matched = random.choice(MATCHED)
+        modes = ("insert",) if matched in ("fail", "keepExisting") else ("discard", "fail", "insert", "insert")
+        return {
+            "do": "merge", "ns": goal, "from": goal if self.chance(0.2) else random.choice((*NAMESPACES, "a.v")),
+            "filter": self.filter(), "matched": matched, "not_matched": random.choice(modes),
+            "calm": self.chance(0.3),
+        }  # fmt: skip
 
     def capped_insert(self) -> Document:
         """An insert that makes the oldest documents of a capped collection go."""
