@@ -210,9 +210,38 @@ class Draw:
             return self.series_write()
         if self.chance(0.2):
             return self.merge()
-        kind = random.choice(("insert",) * 5 + ("update",) * 5 + ("delete",) * 2 + ("findAndModify",) * 2)
-        base: Document = {"do": kind, "ns": random.choice(NAMESPACES), "calm": self.chance(0.7)}
         retries = self.chance(0.25)
+        if self.chance(0.15):
+            made = self.bulk(retries=retries)
+            return {**made, "retry": True} if retries else made
+        kind = random.choice(("insert",) * 5 + ("update",) * 5 + ("delete",) * 2 + ("findAndModify",) * 2)
+        made = self._single(kind, retries=retries)
+        return {**made, "retry": True} if retries else made
+
+    def bulk(self, *, retries: bool) -> Document:
+        """A bulkWrite, with one update and one delete of each collection at most."""
+        random = self.random
+        ops: list[Document] = []
+        for _ in range(random.choice((1, 2, 3, 5, 8))):
+            kind = random.choice(("insert",) * 3 + ("update",) * 2 + ("delete",))
+            one = self._single(kind, retries=retries)
+            if self.chance(0.03):
+                one["ns"] = "a.v"
+            if kind == "insert":
+                ops += [{**one, "documents": [document]} for document in one["documents"]]
+            elif not any((other["do"], other["ns"]) == (kind, one["ns"]) for other in ops):
+                ops.append(one)
+        errors_only = self.chance(0.4)
+        for one in ops if errors_only else ():
+            one.pop("upsert", None)
+        return {
+            "do": "bulkWrite", "ops": ops, "namespaces": sorted({one["ns"] for one in ops}), "calm": self.chance(0.4),
+            "errors_only": errors_only, "ordered": retries or self.chance(0.5),
+        }  # fmt: skip
+
+    def _single(self, kind: str, *, retries: bool) -> Document:
+        random = self.random
+        base: Document = {"do": kind, "ns": random.choice(NAMESPACES), "calm": self.chance(0.7)}
         if kind == "insert":
             count = random.choice((1, 1, 1, 2, 4, 8))
             base["documents"] = [self.document(is_new=self.chance(0.2)) for _ in range(count)]
@@ -231,7 +260,7 @@ class Draw:
                     base["multi"] = False
         if base.get("change") and self.chance(0.25):
             base |= {"filter": {"_id": random.randrange(KEY_COUNT)}, "upsert": True}
-        return {**base, "retry": True} if retries else base
+        return base
 
     def merge(self) -> Document:
         """A `$merge`, often into the collection that it reads."""

@@ -30,7 +30,7 @@ from headrace.store.store import Store
 from headrace.turns import Turn, Turns
 from headrace.values.bson import decode
 from tests.simulation.language import Document
-from tests.simulation.model import Event, Finding
+from tests.simulation.model import Finding
 from tests.simulation.threads import Lock, Thread, Threads
 from tests.simulation.world import LONG_SECONDS, READER, Group, Job, JobHost, Pending, Reply, Shell, World, _Step
 
@@ -411,7 +411,7 @@ class EmbeddedWorld(World):
         group = self.group
         assert group is not None
         if pending is not None:
-            self.attempted.append(Event("tried", pending.op.get("ns", "")))
+            self.attempted += pending.tried
         try:
             answer = self._in_group(group, pending, function, *arguments)
         except Finding as finding:

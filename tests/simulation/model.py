@@ -157,6 +157,15 @@ def _apply(state: State, entry: Document) -> list[Event]:
     return [Event(kind, namespace, key, before, after, images=collection.images)]
 
 
+def applied(state: State, events: list[Event]) -> State:
+    """The state after some of the changes of a commit."""
+    state = dict(state)
+    for event in events:
+        assert event.entry is not None
+        _apply(state, event.entry)
+    return state
+
+
 def _insert(documents: dict[Any, Document], namespace: str, entry: Document, *, images: bool) -> Event:
     document = entry["o"]
     if document["_id"] in documents:

@@ -19,7 +19,7 @@ from typing import Final
 from bson import Int64
 
 from headrace import limits
-from tests.simulation import catalog_changes, reads, writes
+from tests.simulation import bulks, catalog_changes, reads, writes
 from tests.simulation.language import Document
 from tests.simulation.model import Finding, collection_of, is_series
 from tests.simulation.schedule import Schedule, Step
@@ -240,20 +240,42 @@ class Simulation(Watching):
         if op.get("retry"):
             client.transaction_number += 1
             body |= {"lsid": client.lsid, "txnNumber": Int64(client.transaction_number)}
-        database = reads.split(op["ns"])[0]
+        database = writes.database_of(op)
         self.world.send(client.number, database, body, op, partial(self._has_written, client), sequences)
 
     def _has_written(self, client: Client, reply: Reply, pending: Pending) -> None:
+        if self._has_more_results(client, partial(self._has_written, client), reply, pending):
+            return
         if pending.op.get("retry"):
             client.sent = (pending.op, client.transaction_number, pending, reply)
         self._explain_write(pending, reply)
+
+    def _has_more_results(
+        self, client: Client, finish: Callable[[Reply, Pending], None], reply: Reply, pending: Pending
+    ) -> bool:  # fmt: skip
+        """Whether a bulkWrite has further results, which are then read before `finish` is called again."""
+        cursor = reply["cursor"] if pending.op["do"] == "bulkWrite" and reply["ok"] == 1.0 else {"id": 0}
+        if not cursor["id"]:
+            return False
+
+        def more(answer: Reply, _: Pending) -> None:
+            if answer["ok"] == 1.0:
+                cursor["firstBatch"] += answer["cursor"]["nextBatch"]
+                cursor["id"] = answer["cursor"]["id"]
+                finish(reply, pending)
+            elif answer["code"] not in ENDED:
+                raise Finding("bulk", f"the results of {pending.op} are gone: {answer}")
+
+        body = self._more_of(cursor, None) | ({"lsid": client.lsid} if pending.op.get("retry") else {})
+        self.world.send(client.number, "admin", body, {"do": "results", "calm": pending.op["calm"]}, more)
+        return True
 
     def _explain_write(self, pending: Pending, reply: Reply) -> None:
         if not pending.turns:
             if reply["ok"] != 1.0 and reply["code"] in ENDED:
                 return
             raise Finding("write", f"{pending.op} was refused: {reply}")
-        writes.Explanation(pending.op, pending, reply, self.world.states).check()
+        writes.explain(pending.op, pending, reply, self.world.states)
 
     def _start_resend(self, client: Client, _: Document) -> None:
         """Send a retryable write again."""
@@ -262,21 +284,23 @@ class Simulation(Watching):
         op, number, before, _ = client.sent
         body, sequences = writes.body_of(op)
         body |= {"lsid": client.lsid, "txnNumber": Int64(number)}
-        database = reads.split(op["ns"])[0]
+        database = writes.database_of(op)
         self.world.send(client.number, database, body, op, partial(self._has_resent, client), sequences)
         if client.number in self.world.pending:
             self.world.pending[client.number].earlier = before.turns
 
     def _has_resent(self, client: Client, reply: Reply, pending: Pending) -> None:
         assert client.sent is not None
+        if self._has_more_results(client, partial(self._has_resent, client), reply, pending):
+            return
         op, _, before, first = client.sent
         if reply["ok"] != 1.0 and reply["code"] in ENDED and not pending.events:
             return
         client.sent = None
-        if first is not None and first["ok"] == 1.0 and "writeErrors" not in first:
+        if first is not None and first["ok"] == 1.0 and "writeErrors" not in first and not first.get("nErrors"):
             if pending.events:
                 raise Finding("retry", f"{op} was done again: {pending.events}")
-            for name in ("n", "nModified", "value", "upserted"):
+            for name in ("n", "nModified", "value", "upserted", *bulks.TOTALS):
                 if first.get(name) != reply.get(name):
                     raise Finding("retry", f"{op} was first answered {first}, then {reply}")
             return

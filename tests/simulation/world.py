@@ -89,6 +89,11 @@ class Pending:
     """The turns of the same retryable write when it was sent before."""
 
     @property
+    def tried(self) -> list[Event]:
+        """That it writes to its collections, as one that conflicts with transactions."""
+        return [Event("tried", namespace) for namespace in self.op.get("namespaces") or [self.op.get("ns", "")]]
+
+    @property
     def events(self) -> list[Event]:
         """What it has changed."""
         return [event for turn in self.turns for event in turn.events]
@@ -365,7 +370,7 @@ class World:
         """Run a write in the open transaction, or let a paused one go on in it."""
         group, pending = self.group, self.pending[client]
         assert group is not None
-        self.attempted.append(Event("tried", pending.op.get("ns", "")))
+        self.attempted += pending.tried
         if pending.phase == "writing":
             group.is_full = True
             answer = self._in_group(group, pending, self._turns(pending).resume, pending.turn, group.txn)

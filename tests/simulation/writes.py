@@ -7,8 +7,10 @@ keeps what its earlier turns did; a retryable one that is sent again does the re
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
+from tests.simulation import bulks
 from tests.simulation.language import Document, changes, frozen, matches, ordered, updated, upserted
 from tests.simulation.measurements import BUCKETS, SERIES, Turn, problem_of
 from tests.simulation.model import (
@@ -25,13 +27,15 @@ from tests.simulation.model import (
 from tests.simulation.reads import shape, split, steady
 from tests.simulation.world import COMMIT_FAILED, ENDED, Pending
 
-WRITES: Final = ("delete", "findAndModify", "insert", "update")
+WRITES: Final = ("bulkWrite", "delete", "findAndModify", "insert", "update")
 
 
 def body_of(op: Document) -> tuple[Document, dict[str, list[Document]]]:
     """The command that a client sends for a write, and its document sequences."""
-    _, name = split(op["ns"])
     kind = op["do"]
+    if kind == "bulkWrite":
+        return bulks.body_of(op), {}
+    _, name = split(op["ns"])
     if kind == "insert":
         body: Document = {"insert": name, "ordered": op.get("ordered", True)}
         return (body, {"documents": op["documents"]})
@@ -46,6 +50,27 @@ def body_of(op: Document) -> tuple[Document, dict[str, list[Document]]]:
     return {**body, "update": op["change"], "new": op.get("new", False), "upsert": op.get("upsert", False)}, {}
 
 
+def database_of(op: Document) -> str:
+    """The database that the command is sent to."""
+    return "admin" if op["do"] == "bulkWrite" else split(op["ns"])[0]
+
+
+def explain(op: Document, pending: Pending, reply: Document, states: list[State]) -> None:
+    """Raise `Finding` where the changes or the reply of a write cannot be explained."""
+    if op["do"] != "bulkWrite":
+        Explanation(op, pending, reply, states).check()
+        return
+    if reply["ok"] != 1.0 and reply["code"] not in ENDED:
+        raise Finding("bulk", f"{op} was answered {reply}")
+    parts = bulks.parts_of(op, pending, reply)
+    for at, part in enumerate(parts):
+        if reply["ok"] == 1.0 or part.events:
+            turns, seen = bulks.turns_of(parts, at, pending)
+            explanation = Explanation(part.op, replace(pending, turns=turns), part.reply, states)
+            explanation.states += seen
+            explanation.check()
+
+
 class Explanation:
     """The comparison of a write's result with its intent."""
 
@@ -58,6 +83,8 @@ class Explanation:
         """All states that it may have seen, not in order, the first one first."""
         self.is_one_turn = len(turns) == 1
         self.events = [event for event in pending.events if event.kind != "create"]
+        self.is_counted = reply["ok"] != 1.0 or "n" in reply
+        """Whether the reply has the numbers: not that of an operation of a bulkWrite that answers errors only."""
 
     def fail(self, why: str) -> None:
         """Raise `Finding`."""
@@ -124,7 +151,7 @@ class Explanation:
             expected = [item for index, item in enumerate(documents) if index not in failed]
         if [(event.kind, event.after) for event in self.events] != [("insert", item) for item in expected]:
             self.fail("other documents are there than were to be inserted")
-        if self.reply["n"] != len(expected):
+        if self.is_counted and self.reply["n"] != len(expected):
             self.fail("n is wrong")
 
     def _check_updates(self, events: list[Event]) -> None:
@@ -160,7 +187,7 @@ class Explanation:
             self._check_upsert(inserted[0])
         if not self.op["multi"] and len(changed) > 1:
             self.fail("more than one document was changed")
-        if self._failed:
+        if self._failed or not self.is_counted:
             return
         if self.reply["nModified"] != len(changed) or len(self.reply.get("upserted", ())) != len(inserted):
             self.fail("the reply has other numbers")
@@ -187,7 +214,7 @@ class Explanation:
                 self.fail(f"a document was deleted that did not match: {event}")
         if self._failed:
             return
-        if self.reply["n"] != len(self.events):
+        if self.is_counted and self.reply["n"] != len(self.events):
             self.fail("n is wrong")
         if self.op["multi"]:
             if self._steady():
