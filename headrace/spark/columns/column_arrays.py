@@ -60,6 +60,9 @@ class ArrowColumns:
         self.arrow = pa.schema([*typed, pa.field(REST, pa.string()), pa.field(SHAPE, pa.string())])
         self._layouts = TextLayouts(schema, self.arrow, self.split)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return columns_of, (self.schema,)
+
     def split_texts(self, texts: Sequence[str | None]) -> tuple[list[pa.Array], list[dict[str, Any]]]:
         """Return the same as `split` for the documents with these texts."""
         return self._layouts.split(texts)

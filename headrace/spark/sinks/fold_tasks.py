@@ -236,8 +236,8 @@ class FoldTask:
             return FoldedSlot(slot, wanted=tuple(encoded.metadata.values()))
         new = encoded.table.select(old.column_names).cast(old.schema)
         written = table.write(slot, pa.concat_tables([result.remaining(old), new]))
-        rest = encoded.typed.rest_count if encoded.typed else 0
-        return FoldedSlot(slot, result.token, result.event_count, rest, written, tuple(file.name for file in touched))
+        removed = tuple(file.name for file in touched)
+        return FoldedSlot(slot, result.token, result.event_count, encoded.rest_count, written, removed)
 
 
 def is_cluster(spark: Any) -> bool:

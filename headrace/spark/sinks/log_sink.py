@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.spark.rows.arrow_schema import arrow_schema
 from headrace.spark.rows.events import SERVER
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, take_rows
-from headrace.spark.sinks.stage_files import stage_converted
+from headrace.spark.sinks.stage_files import stage_encoded
 from headrace.spark.sinks.table_sink import TableSink
 from headrace.spark.tables.batch_stats import BatchStats, batch_stats, progress_after, without_seen_events
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
@@ -85,7 +85,7 @@ class LogSink(TableSink):
     def _apply_staged(
         self, frame: DataFrame, staged: StagedBatch, before: Progress, query: str, number: int
     ) -> BatchReport | None:
-        """Commit the files, for a typed log converted by tasks; or only their new rows, if the log may have some of the
+        """Commit the files, for a typed log encoded by tasks; or only their new rows, if the log may have some of the
         rows or needs columns for them."""
         assert isinstance(self.table, SharedLog)
         schema = arrow_schema(frame.schema)
@@ -93,7 +93,7 @@ class LogSink(TableSink):
         after = progress_after(before, staged.stats)
         if given:
             fits = after is not None and self.table.takes(schema)
-            stored = self._converted(frame.sparkSession, staged, prefix) if fits else None
+            stored = self._encoded(frame.sparkSession, staged, prefix) if fits else None
             if stored is None:
                 try:
                     report = self._apply(MicroBatch(query, number, read_staged(given, location)), before)
@@ -117,11 +117,11 @@ class LogSink(TableSink):
             return None
         return self._report(number, staged, staged.stats.event_count, after.token, staged.rest_count)
 
-    def _converted(self, spark: SparkSession, staged: StagedBatch, prefix: str) -> StagedBatch | None:
+    def _encoded(self, spark: SparkSession, staged: StagedBatch, prefix: str) -> StagedBatch | None:
         """Return the files with the rows as the log stores them; None if columns are missing."""
         assert isinstance(self.table, SharedLog)
-        convert = self.table.converter()
-        return stage_converted(spark, staged, self.table.location, prefix, convert) if convert else staged
+        encode = self.table.encoder()
+        return stage_encoded(spark, staged, self.table.location, prefix, encode) if encode else staged
 
     def note(self, query: str, number: int, token: str) -> None:
         """Record after an empty batch that every event up to `token` is applied; a batch with rows has recorded it

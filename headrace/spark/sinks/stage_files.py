@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.staged_files import (
-    ColumnsNeeded,
-    Convert,
+    Encode,
     StagedBatch,
     merged_batches,
     row_groups,
-    write_converted,
+    write_encoded,
     write_staged,
 )
 from headrace.spark.tables.table_location import TableLocation
@@ -49,20 +48,17 @@ def stage(
     return merged_batches(staged, location, exact=slots is None)
 
 
-def stage_converted(
-    spark: SparkSession, staged: StagedBatch, location: TableLocation, prefix: str, convert: Convert
+def stage_encoded(
+    spark: SparkSession, staged: StagedBatch, location: TableLocation, prefix: str, encode: Encode
 ) -> StagedBatch | None:
-    """Let tasks write the rows of the staged files to new files, as `convert` returns them. Return None if columns are
+    """Let tasks write the rows of the staged files to new files, as `encode` returns them. Return None if columns are
     missing. The caller removes the staged files and, after None, the new ones."""
     groups = row_groups(staged.files, location)
     count = min(slot_count(spark), len(groups))
 
     def write(number: int) -> StagedBatch | None:
         own = groups[len(groups) * number // count : len(groups) * (number + 1) // count]
-        try:
-            return write_converted(own, location, prefix, convert)
-        except ColumnsNeeded:
-            return None
+        return write_encoded(own, location, prefix, encode)
 
     done = [each for each in run_tasks(spark, count, write) if each]
     if len(done) < count:

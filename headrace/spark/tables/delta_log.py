@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,10 +15,10 @@ from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.delta_files import files_between, fits, note
 from headrace.spark.tables.document_codec import DocumentCodec
 from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
-from headrace.spark.tables.staged_files import Convert
+from headrace.spark.tables.staged_files import Encode
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.typed.table_schema import SchemaChange, TypedOptions
-from headrace.spark.tables.typed.typed_events import EventConverter, TypedEvents
+from headrace.spark.tables.typed.typed_events import TypedEvents
 from headrace.spark.tables.written_file import WrittenFile
 
 
@@ -56,10 +57,8 @@ class DeltaLog(DeltaDocuments[Progress]):
             return False
         return table is None or fits(table, self.codec.encoded(schema.empty_table(), columns).table.schema)
 
-    def converter(self) -> Convert | None:
-        if self.schema is None:
-            return None
-        return EventConverter(self.columns(self._table()).schema, self.schema.options.rules)
+    def encoder(self) -> Encode | None:
+        return partial(self.codec.encoded, columns=self.columns(self._table())) if self.schema else None
 
     def append_files(self, files: Sequence[WrittenFile], schema: pa.Schema, progress: Progress) -> None:
         table = self._open_table.now()

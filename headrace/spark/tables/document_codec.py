@@ -35,6 +35,11 @@ class EncodedRows:
         return self.typed.change if self.typed else SchemaChange.NONE
 
     @property
+    def rest_count(self) -> int:
+        """The number of values in the rest of typed documents."""
+        return self.typed.rest_count if self.typed else 0
+
+    @property
     def metadata(self) -> dict[str, str]:
         """The part of a commit's metadata that describes the schema."""
         return commit_metadata(self.typed.columns.schema) if self.typed else {}

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from headrace.spark.tables.progress import Progress, RowIdentity
-from headrace.spark.tables.staged_files import Convert
+from headrace.spark.tables.staged_files import Encode
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.tables.written_file import WrittenFile
 
@@ -49,8 +49,8 @@ class SharedLog(EventLog, Protocol):
     def takes(self, schema: pa.Schema) -> bool:
         """Whether files of rows with these columns can be committed."""
 
-    def converter(self) -> Convert | None:
-        """Return the function that converts the source's rows to stored rows; None if they are stored unchanged.
+    def encoder(self) -> Encode | None:
+        """Return the function, for tasks, that returns the source's rows as stored; None if they are stored unchanged.
 
         Call it only when `takes` is true.
         """

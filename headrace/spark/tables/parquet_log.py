@@ -28,7 +28,7 @@ from headrace.durable_files import replace_file, sync_folder
 from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.tables.position import STATE_KEY
 from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
-from headrace.spark.tables.staged_files import Convert
+from headrace.spark.tables.staged_files import Encode
 from headrace.spark.tables.table_location import local_folder, location_of
 from headrace.spark.tables.written_file import WrittenFile
 
@@ -64,7 +64,7 @@ class ParquetLog:
     def takes(self, _: pa.Schema) -> bool:
         return True
 
-    def converter(self) -> Convert | None:
+    def encoder(self) -> Encode | None:
         return None
 
     def append_files(self, files: Sequence[WrittenFile], schema: pa.Schema, progress: Progress) -> None:

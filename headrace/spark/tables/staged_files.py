@@ -22,20 +22,16 @@ from headrace.spark.tables.batch_stats import (
     merged_stats,
     without_seen_events,
 )
+from headrace.spark.tables.document_codec import EncodedRows
 from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.table_location import TableLocation
+from headrace.spark.tables.typed.table_schema import SchemaChange
 from headrace.spark.tables.written_file import OpenFile, WrittenFile
 
 # The columns whose statistics let readers of a log skip whole files.
 _BOUNDED: Final = ("token", "clusterTime")
-
-
-Convert = Callable[[pa.Table], tuple[pa.Table, int]]
-"""Returns rows as the table stores them, and how many values are in the rest. Raises `ColumnsNeeded`."""
-
-
-class ColumnsNeeded(Exception):
-    """A document needs columns that the table lacks."""
+Encode = Callable[[pa.Table], EncodedRows]
+"""Returns rows as the table stores them."""
 
 
 class FilesNotShared(RuntimeError):
@@ -142,20 +138,24 @@ def row_groups(files: Sequence[WrittenFile], location: TableLocation) -> list[tu
     return groups
 
 
-def write_converted(
-    groups: Iterable[tuple[str, int]], location: TableLocation, prefix: str, convert: Convert
-) -> StagedBatch:
-    """Write the rows of these row groups, as `convert` returns them, to a file whose name begins with `prefix`.
+def write_encoded(
+    groups: Iterable[tuple[str, int]], location: TableLocation, prefix: str, encode: Encode
+) -> StagedBatch | None:
+    """Write the rows of these row groups, as `encode` returns them, to a file whose name begins with `prefix`.
 
-    The result counts no rows and has no statistics of them. Raise what `convert` raises.
+    The result counts no rows and has no statistics of them. Return None if a document needs columns that the table
+    lacks.
     """
     made, rest_count = OpenFile(location, f"{prefix}{uuid4()}.parquet", _BOUNDED), 0
     try:
         for name, number in groups:
             with pq.ParquetFile(name, filesystem=location.files) as opened:
-                rows, rests = convert(opened.read_row_group(number))
-            made.write(rows)
-            rest_count += rests
+                rows = encode(opened.read_row_group(number))
+            if rows.change is not SchemaChange.NONE:
+                made.abandon()
+                return None
+            made.write(rows.table)
+            rest_count += rows.rest_count
         file = made.close()
         return StagedBatch(0, BatchStats(), (file,) if file else (), rest_count)
     except BaseException:

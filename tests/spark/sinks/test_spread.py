@@ -118,8 +118,10 @@ def test_tasks_write_typed_rows_until_a_document_needs_another_column(
         assert by_driver == ([0, 2] if name == "tasks" else [0, 1, 2, 3]), "tasks write what fits the columns"
         by_driver.clear()
     assert tables["tasks"] == tables["driver"]
-    converter = DeltaLog(tmp_path / "tasks", TypedOptions()).converter()
-    assert pickle.loads(pickle.dumps(converter)) == converter
+    log = DeltaLog(tmp_path / "tasks", TypedOptions())
+    assert log.takes(rows.schema)
+    encode = log.encoder()
+    assert encode and pickle.loads(pickle.dumps(encode))(rows).table == encode(rows).table
 
 
 def test_tokens_that_come_twice_in_overlapping_files_are_taken_once(spread: Spread, tmp_path: Path) -> None:

@@ -8,20 +8,16 @@ as text.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from bson.datetime_ms import DatetimeMS
 
-from headrace.spark.columns.column_arrays import REST, SHAPE, ArrowColumns, columns_of, rest_count
-from headrace.spark.columns.column_types import StructOf
-from headrace.spark.columns.infer import ColumnRules, grown
+from headrace.spark.columns.column_arrays import REST, SHAPE, ArrowColumns
 from headrace.spark.rows.events import TYPED_COLUMNS
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.tables.document_codec import EncodedRows
-from headrace.spark.tables.staged_files import ColumnsNeeded
 from headrace.spark.tables.typed.table_schema import Document
 from headrace.spark.tables.typed.typed_codec import TypedCodec
 
@@ -63,22 +59,6 @@ class TypedEvents(TypedCodec):
             values = [partition.value(row) for row in _event_values(rows, partition.path[0])]
             typed = typed.append_column(partition.name, pa.array(values, partition.type))
         return typed
-
-
-@dataclass(frozen=True)
-class EventConverter:
-    """Converts the source's rows to typed rows of a schema. It is pickled and sent to tasks."""
-
-    schema: StructOf
-    rules: ColumnRules
-
-    def __call__(self, rows: pa.Table) -> tuple[pa.Table, int]:
-        """Return the rows, and how many values are in the rest. Raise ColumnsNeeded."""
-        columns = columns_of(self.schema)
-        arrays, rests = columns.split_texts(_all_texts(rows))
-        if any(grown(self.schema, rest, self.rules) is not self.schema for rest in rests):
-            raise ColumnsNeeded
-        return _with_arrays(rows, columns, arrays), rest_count(rests)
 
 
 def _all_texts(rows: pa.Table) -> list[str | None]:
