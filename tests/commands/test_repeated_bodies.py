@@ -139,6 +139,7 @@ def change(chance: random.Random) -> Any:
     number = chance.randrange(2)
     return chance.choice([
         {"$inc": {"a": number}}, {"$inc": {"a": number}}, {"$set": {"a": number, "b.c": number}}, {"$unset": {"a": 1}},
+        {"$set": {"a": number}}, {"$max": {"a": 3}, "$set": {"at": Timestamp(1, 0), "list": [number]}},
         {"$set": {"_id": number}}, {"a": number}, {"at": Timestamp(0, 0)}, {"$push": {"list": number}},
         {"$pop": {"a": 1}}, {"$currentDate": {"at": {"$type": "timestamp"}}}, [{"$set": {"a": number}}], {},
         {"$bad": {"a": 1}},

@@ -1,11 +1,11 @@
-"""Updates of raw documents give what `Update.apply` gives of the decoded ones: random updates and documents."""
+"""Updates of raw documents, of many and of one, give what `Update.apply` gives of the decoded ones."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from bson import Timestamp
+from bson import Int64, Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,6 +62,72 @@ def test_an_update_by_slices_is_the_evaluators(by_pattern: bool, monkeypatch: py
     compare()
 
 
+@given(st.lists(documents, min_size=1, max_size=4), updates)
+@examples(600)
+def test_an_update_of_one_raw_document_is_the_evaluators(some: list[dict[str, Any]], update: dict[str, Any]) -> None:
+    operation = parsed(update)
+    if operation is None or operation.needs_position:
+        return
+    for number, fields in enumerate(some):
+        raw = encode(surrounded(fields, number))
+        made = operation.apply_raw(raw, TIMES)
+        if made is not None:
+            assert made == (evaluated(operation, raw) or (raw, b""))
+
+
+SPLICED = {"_id": 1, "i": 1, "l": Int64(2), "t": "on", "d": {"x": [1]}, "a": [1, {"b": None}], "f": 0.0, "n": None}
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"$inc": {"i": 1}}, {"$inc": {"l": 1, "i": 2**31 - 1}}, {"$set": {"t": "off", "i": 1}}, {"$set": {"t": "on"}},
+        {"$set": {"d": {"x": [1]}, "a": [1, {"b": None}]}}, {"$set": {"f": -0.0, "i": Int64(1), "n": 1}},
+        {"$max": {"i": 5, "t": "a"}, "$mul": {"f": 2.0}}, {"$set": {"t": ""}, "$bit": {"i": {"or": 6}}},
+        {"$currentDate": {"n": True}}, {"$pull": {"a": 1}}, {"$inc": {"i": 1}, "$min": {"l": 1, "f": -1}},
+    ],
+)  # fmt: skip
+def test_fields_are_replaced_in_the_raw_document(update: dict[str, Any]) -> None:
+    operation, raw = parse_update(update), encode(SPLICED)
+    assert operation.apply_raw(raw, TIMES) == (evaluated(operation, raw) or (raw, b""))
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"$inc": {"new": 1}}, {"$unset": {"i": 1}}, {"$push": {"a": 1}}, {"$inc": {"t": 1}}, {"$set": {"d.x": 1}},
+        {"$setOnInsert": {"i": 2}}, {"$set": dict.fromkeys("iltdaf", 1)}, {"$rename": {"i": "j"}}, {"i": 2},
+        {"$set": {"$i": 1}},
+    ],
+)  # fmt: skip
+def test_an_update_of_one_document_that_is_left_to_the_evaluator(update: dict[str, Any]) -> None:
+    assert parse_update(update).apply_raw(encode(SPLICED | {"$i": 2}), TIMES) is None
+
+
+def test_one_document_with_a_field_twice_is_left_to_the_evaluator() -> None:
+    update = parse_update({"$inc": {"a": 1}})
+    assert update.apply_raw(document_of({"_id": 1, "a": 1, "b": {"a": 3}}, {"a": 2}), TIMES) is None
+    once = document_of({"_id": 1, "a": 1, "b": {"a": 3}}, {"c": "a\0"})
+    assert update.apply_raw(once, TIMES) == evaluated(update, once)
+
+
+@pytest.mark.parametrize("value", [None, {"b": None}, [None]])
+def test_a_value_that_the_codec_reads_alike_is_not_changed(value: Any) -> None:
+    """The codec reads undefined as null."""
+    raw = encode({"_id": 1, "a": value})
+    at = raw.rindex(b"\x0a")
+    undefined = raw[:at] + b"\x06" + raw[at + 1 :]
+    update = parse_update({"$set": {"a": value}})
+    assert update.apply_raw(undefined, TIMES) == (undefined, b"")
+    assert evaluated(update, undefined) is None
+
+
+def document_of(*parts: dict[str, Any]) -> bytes:
+    """A document with the fields of all parts, also those with the same name."""
+    body = b"".join(encode(part)[4:-1] for part in parts)
+    return (len(body) + 5).to_bytes(4, "little") + body + b"\0"
+
+
 def slices_of(update: dict[str, Any]) -> SlicedUpdate:
     sliced = sliced_update(parse_update(update), TIMES)
     assert sliced is not None
@@ -73,8 +139,7 @@ def test_a_field_that_a_document_has_twice_is_left_to_the_evaluator(
     decoded_count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "DECODED_COUNT", decoded_count)
-    body = encode({"_id": 1, "a": 1, "b": {"a": 3}})[4:-1] + encode({"a": 2})[4:-1]
-    twice = (len(body) + 5).to_bytes(4, "little") + body + b"\0"
+    twice = document_of({"_id": 1, "a": 1, "b": {"a": 3}}, {"a": 2})
     assert decode(twice)["a"] == 2
     sliced = slices_of({"$inc": {"a": 1}})
     assert sliced.apply([twice]) is None

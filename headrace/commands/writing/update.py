@@ -218,17 +218,24 @@ def _update_one(
     if match is None:
         return None
     record, old = match
-    applied = update.apply(decode(old), _NO_TIME)
-    if applied.change is not None:
-        new = encode(applied.document)
-        logged = encode(applied.change.entry) if type(applied.change) is Diff else new
+    new, logged = update.apply_raw(old, _NO_TIME) or _decoded_and_applied(update, old)
+    if logged:
         # The raw filter is `{_id}`, unless the stored number has another type.
         identity = statement[7 : end + 1] if end and old.startswith(statement[11:end], 4) else None
         txn.replace(collection, record, old, new, logged, retryable, update.fields, identity)
         engine.metrics["document.updated"] += 1
     engine.metrics["operations.update"] += 1
     engine.store.uses.ids[collection.number] += 1
-    return _ONE_MATCHED if applied.change is None else _ONE_CHANGED
+    return _ONE_CHANGED if logged else _ONE_MATCHED
+
+
+def _decoded_and_applied(update: Update, old: bytes) -> tuple[bytes, bytes]:
+    """Return the document after the update and the `o` of its entry, which is empty if nothing changes."""
+    applied = update.apply(decode(old), _NO_TIME)
+    if applied.change is None:
+        return old, b""
+    new = encode(applied.document)
+    return new, encode(applied.change.entry) if type(applied.change) is Diff else new
 
 
 _SIZES: Final = {0x07: 12, 0x10: 4, 0x12: 8}

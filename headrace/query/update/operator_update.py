@@ -14,6 +14,7 @@ from headrace.query.update.modifiers import MODIFIERS
 from headrace.query.update.plain_fields import PlainFields, apply_plain, plain_fields
 from headrace.query.update.rename import RenameNode, parse_rename
 from headrace.query.update.replacement_update import dollar_prefixed
+from headrace.query.update.spliced_fields import spliced, spliced_fields
 from headrace.query.update.update import Applied, Diff, Update, UpdateContext
 from headrace.query.update.update_tree import ArrayFilters, UpdateObjectNode, add
 from headrace.query.update.walk import Walk
@@ -23,7 +24,7 @@ from headrace.values.bson import type_name
 class OperatorUpdate(Update):
     """An update tree. `_plain` has its leaves if `apply_plain` can apply all of them, otherwise None."""
 
-    __slots__ = ("_fields", "_has_dollar", "_has_rename", "_needs_position", "_plain", "_tree")
+    __slots__ = ("_fields", "_has_dollar", "_has_rename", "_needs_position", "_plain", "_spliced", "_tree")
     kind = "operators"
 
     def __init__(
@@ -32,6 +33,7 @@ class OperatorUpdate(Update):
         self._tree = tree
         self._fields = frozenset(tree.children)
         self._plain = plain
+        self._spliced = spliced_fields(plain)
         self._has_rename = has_rename
         self._needs_position = needs_position
         self._has_dollar = "$" in {name[:1] for name in self._fields}
@@ -46,6 +48,9 @@ class OperatorUpdate(Update):
     def fields(self) -> frozenset[str]:
         """The first names of the update's paths."""
         return self._fields
+
+    def apply_raw(self, document: bytes, context: UpdateContext) -> tuple[bytes, bytes] | None:
+        return spliced(self._spliced, document, context) if self._spliced else None
 
     def apply(self, document: dict[str, Any], context: UpdateContext) -> Applied:
         applied = self._applied(document, context)

@@ -81,3 +81,10 @@ class Update:
         The caller encodes the new document and checks its size.
         """
         raise NotImplementedError
+
+    def apply_raw(self, document: bytes, context: UpdateContext) -> tuple[bytes, bytes] | None:
+        """Return the raw document after the update and the `o` of its entry, which is empty if nothing changes.
+
+        None: `apply` must decide. The rest of the document is copied, and its size is not checked.
+        """
+        return None
