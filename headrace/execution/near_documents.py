@@ -4,9 +4,7 @@
                                               nearest is a cell      →  replaced by its documents or its four children
 
 The key of a cell in the heap is the least distance of any point in the cell. So documents leave the heap in order, and
-only cells near the requested documents are read. The search begins at the smallest cell around the place that has a few
-keys. The rest of the world is one item in the heap, at the distance of that cell's edge, and is divided when it comes
-up.
+only cells near the requested documents are read. The search begins at the cells that together cover the world.
 """
 
 from __future__ import annotations
@@ -17,8 +15,6 @@ from heapq import heappop, heappush
 from itertools import count, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from bson import Int64
 
 from headrace import limits
 from headrace.cursors.index_scan import SeenRecords, check_index, plan_summary, walk_keys
@@ -33,7 +29,6 @@ from headrace.running_command import examined
 from headrace.store.catalog import Collection
 from headrace.store.view import LEFT_OUT, View
 from headrace.values.bson import MISSING, decode
-from headrace.values.keystring import encode_value
 
 if TYPE_CHECKING:
     from headrace.geo.near import Near
@@ -44,8 +39,6 @@ _KEY_COUNT: Final = 12
 """A cell with at most this many keys is read at once; a larger one is divided, if possible."""
 _WAITING_BYTES: Final = 500
 """The approximate memory of a document in the heap, besides its bytes."""
-_START_COUNT: Final = 3
-"""The number of keys that the first cell has on at least one side of the place."""
 
 
 class NearDocument(NamedTuple):
@@ -56,12 +49,6 @@ class NearDocument(NamedTuple):
     raw: bytes
     point: Any
     """None: the value of the query's field, which is a plain point."""
-
-
-class _Rest(NamedTuple):
-    """Everything outside a cell."""
-
-    cell: Any
 
 
 def near_documents(context: CommandContext, finder: Finder, wanted: int | None = None) -> Iterator[NearDocument]:
@@ -132,7 +119,8 @@ class NearSearch:
                     yield item
             rings.grow(taken)
         if not rings.is_complete:
-            self._begin()
+            for root in self._cells.roots():
+                self._add_cell(root)
         while self._heap:
             distance, _, item = heappop(self._heap)
             if distance > near.most:
@@ -142,9 +130,7 @@ class NearSearch:
                     yield item
                 continue
             self._tick()
-            if isinstance(item, _Rest):
-                self._widen(item.cell)
-            elif not near.least or self._cells.most(item) >= near.least:
+            if not near.least or self._cells.most(item) >= near.least:
                 self._open(item)
 
     def _within(self, distance: float) -> list[tuple[float, int, Any]]:
@@ -165,57 +151,6 @@ class NearSearch:
 
     def _add_cell(self, cell: Any) -> None:
         self._add(self._cells.least(cell), cell)
-
-    def _begin(self) -> None:
-        cells = self._cells
-        level = self._start_level()
-        if level == 0:
-            for root in cells.roots():
-                self._add_cell(root)
-            return
-        start = cells.at(level)
-        self._add(0.0, start)
-        self._add(cells.inside(start), _Rest(start))
-        if self._access.has_shapes:
-            while start.level:
-                start = cells.parent(start)
-                self._read_own(start)
-
-    def _start_level(self) -> int:
-        """Return the level of the smallest cell around the place that has `_START_COUNT` keys on one side of it."""
-        access, cells = self._access, self._cells
-        if self._rings.spans:
-            return 0
-        if access.prefixes is None or len(access.prefixes) > 1:
-            return 0
-        prefix = access.prefixes[0]
-        at = prefix + encode_value(Int64(cells.numbers(cells.at(cells.level_max))[0]))
-        view = self._view()
-        after = [key for key, _ in islice(view.index_keys(access.index, at, prefix + b"\xff"), _START_COUNT)]
-        before = islice(view.index_keys(access.index, prefix + b"\x01", at, backward=True), _START_COUNT)
-        ends = [keys[-1] for keys in (after, [key for key, _ in before]) if len(keys) == _START_COUNT]
-        low, high = 0, cells.level_max + 1  # the cell of level `low` contains one of `ends`, or is the largest
-        while high - low > 1:
-            middle = (low + high) // 2
-            ((first, last),), _ = access.ranges([cells.numbers(cells.at(middle))])
-            if any(first <= key < last for key in ends):
-                low = middle
-            else:
-                high = middle
-        return low
-
-    def _widen(self, cell: Any) -> None:
-        """Divide everything outside a cell: add its sibling cells, and everything outside its parent."""
-        if cell.level == 0:
-            for root in self._cells.roots():
-                if root != cell:
-                    self._add_cell(root)
-            return
-        parent = self._cells.parent(cell)
-        for child in parent.children:
-            if child != cell:
-                self._add_cell(child)
-        self._add(self._cells.inside(parent), _Rest(parent))
 
     def _open(self, cell: Any) -> None:
         """Replace a cell by its documents, or by its children if it has many keys."""

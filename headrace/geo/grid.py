@@ -125,20 +125,12 @@ class GridCells:
         """Return the whole grid."""
         return (ROOT,)
 
-    def at(self, level: int) -> Square:
-        """Return the square of a level that contains the place, or the nearest one."""
-        return self._grid.at(self._pair, level)
-
     def numbers(self, cell: Square) -> tuple[int, int]:
         """Return the first and the last key of a square."""
         return self._grid.numbers(cell)
 
     def key(self, cell: Square) -> None:
         """Return None: only leaf squares are keys in an index."""
-
-    def parent(self, cell: Square) -> Square:
-        """Return the square that contains a square, one level up."""
-        return Square(cell.level - 1, cell.i >> 1, cell.j >> 1)
 
     def least(self, cell: Square) -> float:
         """Return a lower bound for the distance from the place to any point of a square."""
@@ -165,12 +157,3 @@ class GridCells:
         x, y = self._pair
         (left, low), (right, high) = (box := self._grid.bounds(cell)).low, box.high
         return hypot(max(abs(left - x), abs(right - x)), max(abs(low - y), abs(high - y)))
-
-    def inside(self, cell: Square) -> float:
-        """Return a lower bound for the distance from the place, inside the square, to any point outside of it."""
-        if self._is_sphere:
-            return 0.0
-        x, y = self._pair
-        error = 3 * _ROUNDING * (self._grid.high - self._grid.low)
-        (left, low), (right, high) = (box := self._grid.bounds(cell)).low, box.high
-        return max(0.0, min(x - left, right - x, y - low, high - y) - error)

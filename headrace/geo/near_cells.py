@@ -1,7 +1,7 @@
 """The distances of cells from a place, so that a search can read cells from near to far.
 
 A cell lies between four planes through the centre of the earth. A place outside of one of the planes is at least that
-far from the cell. A place inside the cell is as far from everything outside of it as from the nearest plane.
+far from the cell.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import asin, cos, pi, sin, sqrt
 from typing import Final
 
-from headrace.geo.cells import FACES, LEAF_LEVEL, Cell, cell_at, ends, signed
+from headrace.geo.cells import FACES, LEAF_LEVEL, Cell, ends, signed
 from headrace.geo.sphere import Vector, angle
 
 _ERROR: Final = 1e-12
@@ -60,10 +60,6 @@ class SphereCells:
         """Return the cells that together cover the earth."""
         return FACES
 
-    def at(self, level: int) -> Cell:
-        """Return the cell of a level that contains the place."""
-        return cell_at(self._centre, level)
-
     def numbers(self, cell: Cell) -> tuple[int, int]:
         """Return the first and the last key of a cell."""
         first, last = ends(cell.number)
@@ -72,10 +68,6 @@ class SphereCells:
     def key(self, cell: Cell) -> int:
         """Return the key under which an index holds a shape whose covering includes this very cell."""
         return signed(cell.number)
-
-    def parent(self, cell: Cell) -> Cell:
-        """Return the cell that contains a cell, one level up."""
-        return Cell(cell.face, cell.level - 1, cell.i >> 1, cell.j >> 1)
 
     def _outside(self, cell: Cell) -> tuple[float, float, float, float]:
         """The sines of the distances by which the place is outside of each of the four planes."""
@@ -126,7 +118,3 @@ class SphereCells:
             return True
 
         return relation
-
-    def inside(self, cell: Cell) -> float:
-        """Return a lower bound for the distance from the place, inside the cell, to any point outside of the cell."""
-        return max(0.0, least_angle(-max(self._outside(cell))) - _ERROR) * self._unit
