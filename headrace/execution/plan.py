@@ -112,6 +112,7 @@ class Finder:
                 self._id_range = None if self.id_intervals is None else span_of(self.id_intervals)
         if between is not None:
             self._bound(between)
+        self._id_direction = 1 if self.is_hinted_by_id else None
 
     def _parsed(self, variables: Mapping[str, Any] | None) -> Predicate:
         """Parse the filter, and set `near` and `text`. Raise 2 for a text search with a hint or a near."""
@@ -196,6 +197,15 @@ class Finder:
     def is_hinted(self) -> bool:
         """Whether the client has given a hint."""
         return bool(self._hint)
+
+    @property
+    def is_hinted_by_id(self) -> bool:
+        """Whether a hint names the index on `_id` and the filter has no bounds for it, so that all keys are read."""
+        if not self._hint or self._id_keys is not None or self._id_range is not None or self.near is not None:
+            return False
+        index = self._collection.indexes[0]
+        is_plain = not index.has_entries and not self._collection.clustered
+        return is_plain and hinted_index(self._collection, self._hint) is index
 
     @property
     def walks_ids(self) -> bool:
@@ -353,7 +363,7 @@ class Finder:
         sort, collection = order.sort, self._collection
         if sort is None or len(sort.paths) != 1 or sort.paths[0][0] != "_id":
             return None
-        if self._hint and not (self.walks_ids and hinted_index(collection, self._hint) is collection.indexes[0]):
+        if self._hint and hinted_index(collection, self._hint) is not collection.indexes[0]:
             return None
         if self._id_keys is not None or self._collation is not None or collection.long_ids or self.text is not None:
             return None
@@ -369,6 +379,7 @@ class Finder:
         if self._id_direction is not None:
             self._choice = NO_INDEX
             return True
+        self._id_direction = 1 if self.is_hinted_by_id else None
         access = self.choice(current, order).access
         return isinstance(access, IndexAccess) and access.is_sorted
 

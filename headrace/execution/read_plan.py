@@ -105,7 +105,7 @@ def plan_read(
         return plan
     if finder.walks_ids:
         return _by_ids(ReadPlan(ReadKind.IDS, collection, finder, order, backward), current)
-    if finder.has_id_keys or (finder.id_range is not None and not backward):
+    if finder.has_id_keys or (finder.id_range is not None and not backward) or finder.is_hinted_by_id:
         return _by_ids(ReadPlan(ReadKind.IDS, collection, finder, order), current)
     return ReadPlan(ReadKind.COLLECTION, collection, finder, order, backward)
 

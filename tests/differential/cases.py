@@ -85,7 +85,7 @@ def _paged(values: Values, indexes: list[Document], number: int) -> Document:
     asked.update({name: value for name, value in question(values, indexes).items() if name in names})
     if values.random.random() < 0.6:
         whole = [index["name"] for index in indexes if not index.get("sparse")]
-        asked["hint"] = values.random.choice([*whole, {"$natural": 1}])
+        asked["hint"] = values.random.choice([*whole, "_id_", {"$natural": 1}])
     between = _between(values, indexes, number)
     if values.random.random() < 0.4:  # a scan that has not begun, whose index goes
         index = values.random.choice(indexes)

@@ -80,3 +80,26 @@ def test_a_key_pattern_names_an_index_by_its_fields_in_order(at: DrivenServer) -
     assert made["numIndexesBefore"] == made["numIndexesAfter"] == 2
     at.must("t", {"collMod": "c", "index": {"keyPattern": {"a": 1.0, "b": -1}, "hidden": True}})
     at.must("t", {"dropIndexes": "c", "index": {"a": 1.0, "b": Int64(-1)}})
+
+
+@pytest.mark.parametrize("hint", [{"_id": 1}, "_id_"])
+def test_a_hint_of_the_index_on_id_reads_in_its_order(at: DrivenServer, hint: Any) -> None:
+    at.must("t", {"insert": "h", "documents": [{"_id": number, "b": number % 2} for number in (3, 1, 4, 0, 2)]})
+
+    def ids(**find: Any) -> list[int]:
+        batch = at.must("t", {"find": "h", "hint": hint, **find})["cursor"]["firstBatch"]
+        return [document["_id"] for document in batch]
+
+    assert ids() == [0, 1, 2, 3, 4]
+    assert ids(filter={"b": 0}, skip=1) == [2, 4]
+    assert ids(sort={"_id": -1}, limit=2) == [4, 3]
+    assert ids(sort={"b": -1}) == [1, 3, 0, 2, 4]
+    assert ids(filter={"_id": {"$gt": 2}}) == [3, 4]
+    assert ids(returnKey=True, projection={}) == [0, 1, 2, 3, 4]
+    first = at.must("t", {"find": "h", "hint": hint, "batchSize": 2})["cursor"]
+    more = at.must("t", {"getMore": Int64(first["id"]), "collection": "h"})["cursor"]["nextBatch"]
+    assert [document["_id"] for document in more] == [2, 3, 4]
+    piped = at.must("t", {"aggregate": "h", "pipeline": [{"$limit": 2}], "cursor": {}, "hint": hint})
+    assert [document["_id"] for document in piped["cursor"]["firstBatch"]] == [0, 1]
+    removed = at.must("t", {"findAndModify": "h", "query": {"b": 1}, "hint": hint, "remove": True})
+    assert removed["value"]["_id"] == 1
