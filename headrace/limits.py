@@ -221,7 +221,7 @@ TRANSACTION_ENTRY_BYTES: Final = DOCUMENT_BYTES_MAX  # operations in one entry o
 TRANSACTION_KEY_COUNT_MAX: Final = 100_000  # documents, `_id`s and index keys that one writes: 0.3 s of its commit
 
 # Patterns.
-PATTERN_LENGTH_MAX: Final = 32764  # characters of a regular expression, as in MongoDB
+PATTERN_BYTES_MAX: Final = 16384  # of a regular expression in UTF-8, as in MongoDB
 PATTERN_STEPS_MAX: Final = 200_000  # how often PCRE2 may backtrack at one position of a text: MongoDB's
 PATTERN_QUICK_STEPS_MAX: Final = 2000  # the same in a search that cannot pause: 10 µs for a position
 PATTERN_QUICK_CHARACTERS_MAX: Final = 2048  # characters of a text that is searched without a pause: 20 ms at worst

@@ -35,9 +35,9 @@ class Pattern:
     __slots__ = ("_flags", "_guarded", "_literal", "_quick", "_text", "_verbs")
 
     def __init__(self, text: str, options: str) -> None:
-        """Compile a pattern. Raises 2, 51091, 51108."""
-        if len(text) > limits.PATTERN_LENGTH_MAX:
-            raise CommandError(2, "Regular expression is too long")
+        """Compile a pattern. Raises 51091, 51108."""
+        if len(text) > limits.PATTERN_BYTES_MAX or len(text.encode("utf-8", "replace")) > limits.PATTERN_BYTES_MAX:
+            raise CommandError(51091, "Regular expression is invalid: pattern string is longer than the limit")
         flags = pcre2.A
         for letter in options:
             if letter not in FLAGS:
@@ -83,7 +83,7 @@ class Pattern:
 
 @lru_cache(maxsize=256)
 def compile_pattern(text: str, options: str = "") -> Pattern:
-    """Return the pattern. Raises 2 if it is too long, 51091 if it is invalid, 51108 for an unknown option.
+    """Return the pattern. Raises 51091 if it is invalid or too long, 51108 for an unknown option.
 
     The cache is bounded and its values immutable, so all servers of a process share it.
     """

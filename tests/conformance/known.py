@@ -10,6 +10,7 @@ _ENVIRONMENT: Final = "the answer depends on the machine or on what ran before"
 _DATE: Final = "$dateAdd and $dateSubtract keep milliseconds, as since 5.0"
 _FILTER: Final = "$filter takes a limit, as since 5.2"
 _MOD: Final = "$mod of NaN and Infinity never matches, as since 5.1"
+_NEAR: Final = "$near in $match is 5626500, as since 5.0"
 _CLOSED: Final = "a stream that is invalidated as it is opened answers the token of that, as since 5.0"
 _ORDER: Final = (
     "the order in which dropDatabase drops collections is unspecified (MongoDB's follows their random UUIDs)"
@@ -45,6 +46,7 @@ KNOWN: Final[dict[str, str]] = {
     "random-streams/00086": _ORDER,
     "random-streams/00228": _CLOSED,
     "resume/start-at-zero": _ENVIRONMENT,
+    "stages/match-near": _NEAR,
     "updates/00192": _FILTER,
     "updates/00568": _FILTER,
 }

@@ -176,7 +176,7 @@ def test_explain_shows_the_search(at: DrivenServer) -> None:
         ({"distanceMultiplier": "x"}, 14, "distanceMultiplier must be a number"),
         ({"distanceMultiplier": -1}, 2, "distanceMultiplier must be nonnegative"),
         ({"query": 5}, 14, "query must be an object"),
-        ({"query": {"at": {"$near": [0, 0]}}}, 2, "not allowed in this context"),
+        ({"query": {"at": {"$near": [0, 0]}}}, 5626500, "not allowed in this context"),
         ({"key": 5}, 14, "must be of type string but found type: int"),
         ({"key": ""}, 2, "cannot be the empty string"),
         ({"limit": 5}, 50858, "no longer supports the 'limit' parameter"),

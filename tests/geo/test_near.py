@@ -203,7 +203,7 @@ def test_a_near_is_refused(at: DrivenServer, condition: Json, code: int, message
 def test_where_a_near_may_not_be(at: DrivenServer) -> None:
     indexed(at, {"at": "2dsphere"}, [{"_id": 1, "at": point(1, 1), "to": [2, 2]}])
     spec = {"at": near(0, 0)}
-    here = (2, "$geoNear, $near, and $nearSphere are not allowed in this context")
+    here = (5626500, "$geoNear, $near, and $nearSphere are not allowed in this context, as these operators require")
     for command in (
         {"aggregate": "c", "pipeline": [{"$match": spec}], "cursor": {}},
         {"create": "d", "validator": spec},
@@ -212,7 +212,7 @@ def test_where_a_near_may_not_be(at: DrivenServer) -> None:
         error = refused(at, command)
         assert error.code == here[0] or error.code == 67, error.message
     error = refused(at, {"aggregate": "c", "pipeline": [{"$match": spec}], "cursor": {}})
-    assert (error.code, error.message) == here
+    assert (error.code, error.message.startswith(here[1])) == (here[0], True)
     for filter_, message in (
         ({"$or": [spec, {"a": 1}]}, "geoNear must be top-level expr"),
         ({"at": near(0, 0), "to": near(1, 1)}, "Too many geoNear expressions"),

@@ -8,9 +8,9 @@ from bson import Int64
 
 from headrace.commands.catalog.clustered_index import SECONDS, check_seconds
 from headrace.commands.catalog.create import OPTIONS as CREATE_OPTIONS
-from headrace.commands.catalog.create import check_encryption, check_limits, check_view
+from headrace.commands.catalog.create import check_encryption, check_limits, check_validator, check_view
 from headrace.commands.catalog.index_specification import can_be_unique
-from headrace.commands.catalog.time_series import modify_time_series
+from headrace.commands.catalog.time_series import bucket_index, modify_time_series, view_and_buckets
 from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, document, number, string, unsupported
 from headrace.dispatch.collection_uuid import COLLECTION_UUID
@@ -26,9 +26,9 @@ from headrace.execution.index_builds import replace_index
 from headrace.execution.time_series_options import CHANGE as TIME_SERIES
 from headrace.execution.time_series_options import OPTION as SERIES
 from headrace.query.expressions.numbers import to_long
-from headrace.query.match import parse_filter
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index
+from headrace.timeseries.series import Series
 from headrace.values.order import equal
 
 _SECONDS_MAX: Final = 2**31 - 1
@@ -85,8 +85,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
             change[SERIES] = series
         if SECONDS in change:
             change[SECONDS] = _checked_seconds(change[SECONDS])
-        modify_time_series(context, collection, change)
-        return {}
+        return _time_series(context, collection, change)
     for name in (SERIES, MIXED_SCHEMA.name):
         if body.get(name) is not None:
             raise CommandError(72, f"option only supported on a time-series collection: {name}")
@@ -97,7 +96,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     if change.get(OPTION, {}).get("enabled"):
         check_database_has_images(namespace)
     if "validator" in change:
-        parse_filter(change["validator"])  # may pause
+        check_validator(namespace, change["validator"])  # may pause
         wait_until_unused(context, namespace)
         collection = _existing(context, namespace)
     index_change = change.get("index")
@@ -131,6 +130,26 @@ def _existing(context: CommandContext, namespace: str) -> Collection:
     if collection is None:
         raise CommandError(26, f"ns does not exist: {namespace}")
     return collection
+
+
+def _time_series(context: CommandContext, collection: Collection, change: dict[str, Any]) -> dict[str, Any]:
+    """Change a time series, or hide an index of it. As in MongoDB, limits of capped collections have no effect."""
+    index_change = change.pop("index", None)
+    for name in _LIMITS:
+        change.pop(name, None)
+    if change or index_change is None:
+        modify_time_series(context, collection, change)
+    if index_change is None:
+        return {}
+    _, buckets = view_and_buckets(context, _existing(context, collection.namespace))
+    if index_change.keys() & {SECONDS, "prepareUnique", "unique"}:
+        raise CommandError(72, "an index of a time series can only be hidden")
+    if "keyPattern" in index_change:
+        series = Series.of(buckets.options[SERIES])
+        index_change["keyPattern"] = bucket_index(series, {"name": "", "key": index_change["keyPattern"]})["key"]
+    index, change["index"], before, reply = _index(buckets, index_change)
+    catalog_changes.modify(context.txn, buckets, {"index": change["index"]}, buckets.options, index, before)
+    return reply
 
 
 def _capped(collection: Collection, change: dict[str, Any]) -> dict[str, Any]:
@@ -224,8 +243,8 @@ def _checked_index(change: dict[str, Any]) -> dict[str, Any]:
         raise CommandError(72, "Must specify either index name or key pattern, and not both")
     new: dict[str, Any] = {}
     if change.get(SECONDS) is not None:
-        new[SECONDS] = Int64(SECONDS_AFTER.of(change))
-        if not 0 <= new[SECONDS] <= _SECONDS_MAX:
+        new[SECONDS] = Int64(min(SECONDS_AFTER.of(change), _SECONDS_MAX))
+        if new[SECONDS] < 0:
             raise CommandError(72, f"TTL index '{SECONDS}' must be within 0 and {_SECONDS_MAX}")
     if change.get("hidden") is not None:
         new["hidden"] = HIDDEN.of(change)

@@ -202,7 +202,7 @@ def _check(namespace: str, options: dict[str, Any], *, is_logged: bool) -> None:
     if options.get(OPTION, {}).get("enabled"):
         check_database_has_images(namespace)
     if "validator" in options:
-        parse_filter(options["validator"])
+        check_validator(namespace, options["validator"])
         check_encryption(options)
     if SECONDS in options and not is_logged:
         if CLUSTERED not in options:
@@ -210,6 +210,16 @@ def _check(namespace: str, options: dict[str, Any], *, is_logged: bool) -> None:
                 72, "'expireAfterSeconds' can be used only for clustered collections or timeseries collections"
             )
         check_seconds(options[SECONDS])
+
+
+def check_validator(namespace: str, validator: dict[str, Any]) -> None:
+    """Raise 72 where no collection has a validator, or the error of its filter."""
+    database = namespace.partition(".")[0]
+    if database in ("admin", "config", "local"):
+        raise CommandError(
+            72, f"Document validators are not allowed on collection {namespace} in the {database} database"
+        )
+    parse_filter(validator)
 
 
 def check_encryption(options: dict[str, Any]) -> None:

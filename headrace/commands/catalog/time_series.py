@@ -64,7 +64,7 @@ def create_time_series(context: CommandContext, namespace: str, options: dict[st
 
 def drop_time_series(context: CommandContext, collection: Collection) -> dict[str, Any]:
     """Drop the view and the buckets of a time series, given one of them. Return the reply."""
-    view, buckets = _both(context, collection)
+    view, buckets = view_and_buckets(context, collection)
     count = sum(not index.is_clustered for index in buckets.indexes)
     if view is not None:
         catalog_changes.drop(context.txn, view)
@@ -83,7 +83,7 @@ def modify_time_series(context: CommandContext, collection: Collection, change: 
     for name in change:
         if name not in (OPTION, SECONDS):
             raise CommandError(72, f"option not supported on a time-series collection: {name}")
-    view, buckets = _both(context, collection)
+    view, buckets = view_and_buckets(context, collection)
     options, old = dict(buckets.options), buckets.options[OPTION]
     if change.get(OPTION):
         new = {**identity(old), **bucketing(change[OPTION])}
@@ -102,7 +102,7 @@ def modify_time_series(context: CommandContext, collection: Collection, change: 
         catalog_changes.modify_view(txn, view, {**view.options, "pipeline": pipeline})
 
 
-def _both(context: CommandContext, collection: Collection) -> tuple[Collection | None, Collection]:
+def view_and_buckets(context: CommandContext, collection: Collection) -> tuple[Collection | None, Collection]:
     """Return the view and the buckets of a time series, given one of them."""
     if (there := buckets_of(context.txn, collection)) is not None:
         return collection, there.collection

@@ -203,7 +203,10 @@ def _parse_region(path: str, name: str, argument: Any, context: FilterContext) -
 def _parse_near(path: str, document: dict[str, Any], context: FilterContext) -> MatchExpression:
     """`$near` with the distances beside it. No other operator may be beside it."""
     if context.nears is None:
-        raise CommandError(2, "$geoNear, $near, and $nearSphere are not allowed in this context")
+        raise CommandError(
+            5626500, "$geoNear, $near, and $nearSphere are not allowed in this context, as these operators require "
+            "sorting geospatial data. If you do not need sort, consider using $geoWithin instead."
+        )  # fmt: skip
     from headrace.geo.near import parse_near
     from headrace.query.match.geo_near import GeoNearMatchExpression
 

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 class FilterContext:
     """The names that a filter may refer to. `top` is False inside `$elemMatch`, where `$expr` is not allowed.
 
-    `nears` collects each `$near` that is parsed, `text` parses `$text`. None if the operator is not allowed.
+    `nears` collects each `$near` that is parsed, `text` parses `$text`. None if the operator is not allowed. `$where`
+    is allowed where `$near` is.
     """
 
     collation: Collation | None = None
@@ -88,6 +89,8 @@ def parse_filter_tree(document: dict[str, Any], context: FilterContext) -> Match
             if node is not None:
                 conditions.append(node)
         elif name in UNSUPPORTED:
+            if context.nears is None:
+                raise CommandError(2, f"{name} is not allowed in this context")
             raise CommandError(*UNSUPPORTED[name])
         elif not is_dbref({name: value}):
             raise CommandError(

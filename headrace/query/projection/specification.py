@@ -301,12 +301,9 @@ def clamped(number: Any) -> int:
 
 
 def _check_condition(condition: Any) -> None:
-    """Raise 224 for `$jsonSchema` and 5626500 for a `$near` anywhere in the condition of an `$elemMatch`."""
+    """Raise 224 for `$jsonSchema` anywhere in the condition of an `$elemMatch`."""
     for name, value in condition.items() if type(condition) is dict else ():
         if name == "$jsonSchema":
             raise CommandError(224, "$jsonSchema is not allowed in this context")
-        if name in ("$near", "$nearSphere"):
-            raise CommandError(5626500, "$geoNear, $near, and $nearSphere are not allowed in this context, as these "
-                                        "operators require sorting geospatial data.")  # fmt: skip
         for item in value if type(value) is list else (value,):
             _check_condition(item)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.errors import CommandError
 from headrace.query.document_metadata import DocumentMetadata, search_score
@@ -14,9 +14,6 @@ from headrace.query.stages.stage import Document, PipelineContext, Stage
 
 if TYPE_CHECKING:
     from headrace.query.match import Predicate
-
-_NO_JAVASCRIPT: Final = 6108304
-"""The error of a `$where`, which MongoDB refuses in `$match` in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +54,4 @@ def parse_match(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
     """The stage of `{$match: filter}`."""
     if type(spec) is not dict:
         raise CommandError(15959, "the match filter must be an expression in an object")
-    try:
-        return (Match(name, spec, context.predicate(spec)),)
-    except CommandError as error:
-        if error.code == _NO_JAVASCRIPT:
-            raise CommandError(2, "$where is not allowed in this context") from error
-        raise
+    return (Match(name, spec, context.predicate(spec)),)
