@@ -137,15 +137,20 @@ def _write(
 def _change_built(
     txn: WriteTransaction, transaction: ClientTransaction, collections: dict[bytes, Collection]
 ) -> None:  # fmt: skip
-    """Change the entries of changed documents in indexes that are being built. The statements did not see entries that
-    the builder added after the state that they read, and wrote none if their fields are not in the index."""
+    """Change the entries of changed documents in indexes that are being built, and note where they have a unique key
+    twice. The statements did not see entries that the builder added after the state that they read, and wrote none if
+    their fields are not in the index."""
     documents, values = txn.tables["documents"], transaction.overlay.values
     for prefix, keys in transaction.overlay.changed.by_collection(documents):
         collection = collections[prefix]
+        unique = [index for index in collection.building if index.unique]
         for key in keys if collection.building else ():
             old = None if key[4:] >= PROVISIONAL else txn.kv.get(key, db=documents)
+            new = values[(documents, key)]
             if old is not None:
-                index_entries.change(txn, collection, key[4:], old, values[(documents, key)], collection.building)
+                index_entries.change(txn, collection, key[4:], old, new, collection.building)
+            elif new is not None and unique:  # new documents are the last ones: the keys of others are gone
+                index_entries.to_add(txn, collection, new, None, unique)
 
 
 def _log(txn: WriteTransaction, transaction: ClientTransaction, head: bytes) -> None:

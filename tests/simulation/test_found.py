@@ -458,6 +458,36 @@ def test_a_transaction_leaves_the_entries_of_its_documents_in_an_index_that_is_b
                 assert found == [0, 1, 2, 7 if done and field == "a" else 3], (begun, pause)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("write", [
+    {"insert": "c", "documents": [{"_id": 9, "a": 3}]},
+    {"update": "c", "updates": [{"q": {"_id": 0}, "u": {"$set": {"a": 3}}}]},
+    {"update": "c", "updates": [{"q": {"_id": 3}, "u": {"$set": {"a": 0}}}]},
+], ids=lambda write: next(iter(write)))  # fmt: skip
+def test_a_transaction_brings_no_key_a_second_time_into_an_index_that_is_built_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: dict[str, Any]
+) -> None:
+    """Its statement writes the key before the build does, for another document."""
+    monkeypatch.setattr(limits, "BUILD_COUNT", 1)
+    for begun in range(1, 8):
+        for pause in range(begun, 9):
+            with DrivenServer(tmp_path / f"{begun}-{pause}", clock=FakeClock()) as at:
+                at.must("t", {"insert": "c", "documents": [{"_id": n, "a": n} for n in range(4)]})
+                at.must("t", {"insert": "d", "documents": [{"_id": 1}]})
+                build = Paused(at, {"createIndexes": "c", "indexes": [{**A_1, "unique": True}]})
+                build.go_on(begun)
+                at.must("t", {"find": "d", **fields(1, starts=True)})
+                build.go_on(pause - begun)
+                at.run("t", {**write, **fields(1)})
+                build.go_on(9 - pause)
+                at.run("admin", {"commitTransaction": 1, **fields(1)})
+                build.go_on(20)
+                values = [item["a"] for item in at.must("t", {"find": "c"})["cursor"]["firstBatch"]]
+                indexes = at.must("t", {"listIndexes": "c"})["cursor"]["firstBatch"]
+                assert len(indexes) == 1 or len(set(values)) == len(values), (begun, pause, values)
+                assert len(indexes) == 2 or len(set(values)) < len(values), (begun, pause, values)
+
+
 @pytest.mark.parametrize(
     "body", [{"createIndexes": "c", "indexes": [A_1]}, {"drop": "c"}], ids=["createIndexes", "drop"]
 )
