@@ -292,5 +292,7 @@ def _must_split(event: Event) -> bool:
 
 
 def _as_events(draft: Draft, fragments: list[split.Fragment]) -> list[Event]:
-    position = draft.operation.position
-    return [Event(text, token, position, document) for text, token, document in fragments]
+    """Return fragments as events. The last fragment of an invalidate closes the stream."""
+    position, closes = draft.operation.position, draft.kind == "invalidate"
+    events = [Event(text, token, position, document) for text, token, document in fragments]
+    return [*events[:-1], events[-1]._replace(closes=closes)] if closes and events else events

@@ -88,11 +88,16 @@ class Draft:
         """Return the event's parts in its token: (document key, operationDescription, whether it is an invalidate)."""
         return None, None, False
 
+    @property
+    def token_kind(self) -> str:
+        """The operationType in its token."""
+        return self.kind
+
     def fragment_token(self, fragment: int) -> tuple[str, bytes]:
         """Return (text, document) of the token of a fragment, counted from 0."""
         operation, (key, description, from_invalidate) = self.operation, self.identifier()
         text, bits = make_event_token(
-            operation.position, operation.index, operation.uuid, self.kind, key, description,
+            operation.position, operation.index, operation.uuid, self.token_kind, key, description,
             from_invalidate=from_invalidate, fragment=fragment,
         )  # fmt: skip
         return text, token_document(text, bits)
@@ -145,7 +150,21 @@ def _image_element(name: bytes, image: bytes | None) -> bytes:
 class Invalidate(Draft):
     """The event that ends a stream. Its token is that of the event before it, marked; it has no namespace."""
 
-    __slots__ = ()
+    __slots__ = ("_cause_kind", "_description")
+
+    def __init__(self, cause: Draft, description: bytes | None, start: bytes, token: str, document: bytes) -> None:
+        super().__init__(cause.operation, cause.shape, "invalidate", start, token, document)
+        self._cause_kind = cause.kind
+        self._description = description
+
+    @property
+    def token_kind(self) -> str:
+        """The operationType of the event before it."""
+        return self._cause_kind
+
+    def identifier(self) -> tuple[bytes | None, bytes | None, bool]:
+        """Return the parts of the event before it, and that it is an invalidate."""
+        return None, self._description, True
 
     @classmethod
     def of(cls, cause: Draft, version: int, description: bytes | None) -> Invalidate:
@@ -168,4 +187,4 @@ class Invalidate(Draft):
                 operation.ts, b"\x09wallTime\0", operation.wall,
             )
         )  # fmt: skip
-        return cls(operation, cause.shape, "invalidate", start, text, document)
+        return cls(cause, description, start, text, document)

@@ -12,7 +12,7 @@ from headrace.changes import split
 from headrace.errors import CommandError
 from headrace.values.bson import decode, encode
 from headrace.values.token import decode_token
-from tests.changes.oplog import Documents, documents, events_in, insert, stream, update
+from tests.changes.oplog import Documents, command, documents, events_in, insert, stream, update
 
 SPLIT = {"$changeStreamSplitLargeEvent": {}}
 MEGABYTE = 1024 * 1024
@@ -57,6 +57,20 @@ def test_the_limit_counts_the_event_and_its_token(excess: int) -> None:
 def test_resuming_between_fragments_brings_the_others(seen: int, option: str) -> None:
     events = large(SPLIT)
     assert large(SPLIT, **{option: decode(events[seen].token_document)}) == events[seen + 1 :]
+
+
+def test_an_invalidate_in_fragments_comes_after_its_cause_and_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    for function in (split.fragments, split.must_split):
+        monkeypatch.setattr(function, "__defaults__", (230,))
+    dropped = command({"drop": "c"})
+    events = events_in(stream("collection", SPLIT), dropped)
+    tokens = [decode_token(decode(event.token_document)) for event in events]
+    marks = [token.from_invalidate for token in tokens]
+    assert marks == sorted(marks) and marks.count(False) > 1 and marks.count(True) > 1
+    assert [event.token for event in events] == sorted(event.token for event in events)
+    assert [event.closes for event in events] == [False] * (len(events) - 1) + [True]
+    after = decode(events[-2].token_document)
+    assert events_in(stream("collection", SPLIT, startAfter=after), dropped) == events[-1:]
 
 
 def failure(*stages: dict[str, Any], **options: Any) -> CommandError:
