@@ -452,7 +452,7 @@ class Draw:
         return {
             "database": database, "collection": collection, "filter": random.choice(sorted(FILTERS)),
             "full": random.choice((None, None, "updateLookup", "whenAvailable")),
-            "before": random.choice((None, None, "whenAvailable")),
+            "before": random.choice((None, None, "whenAvailable")), "split": self.chance(0.4),
         }  # fmt: skip
 
     def size(self) -> int | None:

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any, Final
 
 from headrace import limits, turns
-from headrace.changes import apply_ops, plain_events
+from headrace.changes import apply_ops, plain_events, split
 from headrace.clock import monotonic
 from headrace.commands.maintenance import sizes
 from headrace.commands.writing import update
@@ -61,7 +61,9 @@ PARTS: Final = {
 
 PIECE_COUNT: Final = 3
 """The number of keys that a compaction copies in one step."""
-MODULE_PARTS: Final[tuple[tuple[Any, str, int], ...]] = (
+SPLIT_BYTES: Final = 450
+"""The size of an event from which on it is sent in fragments."""
+MODULE_PARTS: Final[tuple[tuple[Any, str, Any], ...]] = (
     (alike, "_LEVEL_COUNT_MAX", 1), (apply_ops, "PIECE_COUNT", 2), (change_cursor, "_CHUNK_COUNT", 2),
     (change_cursor, "_LARGE_BYTES", 100), (change_cursor, "_LOOK", 1), (choice, "RANGE_COUNT", 2),
     (codec, "ALIKE_COUNT_MIN", 2), (columns, "BATCH_COUNT", 2), (columns, "_SAMPLE_COUNT", 2),
@@ -70,6 +72,7 @@ MODULE_PARTS: Final[tuple[tuple[Any, str, int], ...]] = (
     (index_scan, "_REPORTED_COUNT", 2), (matches, "BATCH_COUNT", 2), (near_documents, "_KEY_COUNT", 2),
     (near_rings, "_COUNT", 2), (operation_memory, "_STEP_BYTES", 100), (plain_events, "LONG_BYTES", 150),
     (plan, "RANGE_COUNT", 2), (row_cursor, "_LOOK", 1), (sliced_update, "_KNOWN_COUNT_MAX", 2),
+    (split.fragments, "__defaults__", (SPLIT_BYTES,)), (split.must_split, "__defaults__", (SPLIT_BYTES,)),
     (states, "_FEW_COUNT", 1), (text_scan, "_KEY_COUNT", 2), (text_scan, "_KNOWN_COUNT_MAX", 2),
     (time_series_bucket, "_ROWS_LEAST", 2),
 )  # fmt: skip
@@ -128,7 +131,7 @@ def low_limits(seed: int) -> dict[str, int]:
     return TINY | {name: value for name, value in PARTS.items() if chosen.random() < 0.5}
 
 
-def low_module_limits(seed: int) -> list[tuple[Any, str, int]]:
+def low_module_limits(seed: int) -> list[tuple[Any, str, Any]]:
     """The limits of single modules that a seed makes low: half of them."""
     if not is_tiny(seed):
         return []

@@ -15,8 +15,8 @@ from tests.simulation.language import Document
 from tests.simulation.model import INTERNAL, Event, Finding, collection_of
 from tests.simulation.world import World
 
-Place = tuple[int, int]
-"""Where a stream is: (index in the history, 0 for the change or 1 for the invalidate after it)."""
+Place = tuple[int, int, tuple[Document, ...]]
+"""Where a stream is: (index in the history, 0 for the change or 1 for the invalidate after it, its first fragments)."""
 MARK: Final = "2B0429"
 """How a high-water mark goes on after its position: a token of no event, which comes before the events there."""
 SHOWN: Final = frozenset({"delete", "drop", "dropDatabase", "insert", "rename", "replace", "update"})
@@ -47,11 +47,11 @@ class Stream:
     def __init__(self, world: World, spec: Document) -> None:
         self.world = world
         self.spec = spec
-        """`database` and `collection` (None for wider scopes), `filter`, `full` and `before`."""
+        """`database` and `collection` (None for wider scopes), `filter`, `full`, `before` and `split`."""
         self.events: list[tuple[Document, Place]] = []
         self.cursor = 0
         self.name = ""
-        self.place: Place = (0, 0)
+        self.place: Place = (0, 0, ())
         self.token: Document = {}
         self.is_closed = False
         self.text = ""
@@ -75,6 +75,8 @@ class Stream:
         if spec["before"]:
             options["fullDocumentBeforeChange"] = spec["before"]
         pipeline = [{"$changeStream": options}, *FILTERS[spec["filter"]]]
+        if spec.get("split"):
+            pipeline.append({"$changeStreamSplitLargeEvent": {}})
         return {"aggregate": spec["collection"] or 1, "pipeline": pipeline,
                 "cursor": {} if size is None else {"batchSize": size}}  # fmt: skip
 
@@ -87,7 +89,7 @@ class Stream:
             while index and self.world.history[index - 1].position >= position:
                 index -= 1
             self.floor = position
-            return {"startAtOperationTime": Timestamp(position >> 32, position & 0xFFFFFFFF)}, (index, 0)
+            return {"startAtOperationTime": Timestamp(position >> 32, position & 0xFFFFFFFF)}, (index, 0, ())
         if op["way"] == "event" and self.events:
             token, place = self.events[-1 - op["pick"] % len(self.events)]
         else:
@@ -104,14 +106,14 @@ class Stream:
         wanted = position_of(token) - (1 if batch or token["_data"][18:].startswith(MARK) else 0)
         while index < self.world.published_count and history[index].position <= wanted:
             index += 1
-        self.place = (index, 0)
+        self.place = (index, 0, ())
 
     def take(self, reply: Document, field: str) -> None:
         """Check and note a batch."""
         cursor = reply["cursor"]
         self.cursor, self.name = int(cursor["id"]), cursor["ns"].partition(".")[2]
         for event in cursor[field]:
-            self._check(event)
+            self._take_one(event)
         self.token = cursor["postBatchResumeToken"]
         if self.token["_data"] < self.text:
             raise Finding("stream", f"the batch's token is before its last event's: {reply}")
@@ -120,9 +122,28 @@ class Stream:
 
     def require_nothing(self) -> None:
         """Raise `Finding` where an event that is published should have been returned."""
-        left = self.next_due(self.world.published_count)
-        if left is not None:
+        left = self.place[2] or self.next_due(self.world.published_count)
+        if left:
             raise Finding("stream", f"no event, but {left} was expected by {self.spec}")
+
+    def _take_one(self, event: Document) -> None:
+        """Check an event; of one that is sent in fragments, when the last of them is there."""
+        text, index, part = event["_id"]["_data"], *self.place[:2]
+        if text <= self.text:
+            raise Finding("stream", f"a token that does not come after {self.text}: {text}")
+        self.text = text
+        fragments = [*self.place[2], event] if "splitEvent" in event else []
+        of = event["splitEvent"]["of"] if fragments else 0
+        numbers = [(fragment["splitEvent"]["fragment"], fragment["splitEvent"]["of"]) for fragment in fragments]
+        if numbers != [(number + 1, of) for number in range(len(fragments))] or (self.place[2] and not fragments):
+            raise Finding("stream", f"received {event} after the fragments {self.place[2]}")
+        if len(fragments) < of:
+            self.next_due(self.world.published_count)  # moves on to its place
+            self.place = (*self.place[:2], tuple(fragments))
+        else:
+            self.place = (index, part, ())
+            self._check({name: value for fragment in [*fragments, event] for name, value in fragment.items()})
+        self.events.append((event["_id"], self.place))
 
     def _check(self, event: Document) -> None:
         expected = self.next_due(self.world.published_count)
@@ -133,8 +154,6 @@ class Stream:
         text = event["_id"]["_data"]
         if (event["operationType"], (time.time << 32) + time.inc) != (kind, due.position):
             raise Finding("stream", f"received {event}, expected {kind} of {due}")
-        if text <= self.text:
-            raise Finding("stream", f"a token that does not come after {self.text}: {text}")
         if kind == "invalidate":
             self._invalidates.add(text)
         elif kind != "dropDatabase":
@@ -143,9 +162,7 @@ class Stream:
                 raise Finding("stream", f"received {event['ns']}, expected {due.namespace}")
         if kind in ("delete", "insert", "replace", "update"):
             self._check_documents(event, due, kind, self.place[0])
-        self.text = text
         self.place = self._after(self.place)
-        self.events.append((event["_id"], self.place))
 
     def _check_documents(self, event: Document, due: Event, kind: str, index: int) -> None:
         if event["documentKey"] != {"_id": due.key}:
@@ -187,7 +204,7 @@ class Stream:
         if index == len(history) or passes(self.spec["filter"], history[index], "invalidate"):
             raise Finding("stream", "ended with nothing that ends it")
         self._invalidates.add(self.token["_data"])
-        self.place = (index + 1, 0)
+        self.place = (index + 1, 0, ())
 
     def _concerns(self, due: Event) -> bool:
         if due.kind not in SHOWN or due.position < self.floor or ".system." in due.namespace:
@@ -209,25 +226,25 @@ class Stream:
 
     def next_due(self, end: int) -> tuple[Event, str] | None:
         """The event that must come next, of the history before `end`; moves the place up to it."""
-        index, part = self.place
+        index, part, fragments = self.place
         history, name = self.world.history, self.spec["filter"]
         while index < end:
             due = history[index]
             if self._concerns(due):
                 if part == 0 and passes(name, due, due.kind):
-                    self.place = (index, 0)
+                    self.place = (index, 0, fragments)
                     return due, due.kind
                 if self._ended_at(index):
                     if passes(name, due, "invalidate"):
-                        self.place = (index, 1)
+                        self.place = (index, 1, fragments)
                         return due, "invalidate"
                     return None
             index, part = index + 1, 0
         return None
 
     def _after(self, at: Place) -> Place:
-        index, part = at
-        return (index, 1) if part == 0 and self._ended_at(index) else (index + 1, 0)
+        index, part, _ = at
+        return (index, 1, ()) if part == 0 and self._ended_at(index) else (index + 1, 0, ())
 
 
 def position_of(token: Document) -> int:
