@@ -449,10 +449,11 @@ class Draw:
         database, collection = random.choice(
             ((None, None), ("a", None), ("a", "x"), ("a", "x"), ("a", "y"), ("a", "c"), ("b", None), ("b", "x"))
         )
+        more = random.choice(("expanded", "plain", "split"))  # a low limit of events is too low for long tokens
         return {
             "database": database, "collection": collection, "filter": random.choice(sorted(FILTERS)),
             "full": random.choice((None, None, "updateLookup", "whenAvailable")),
-            "before": random.choice((None, None, "whenAvailable")), "split": self.chance(0.4),
+            "before": random.choice((None, None, "whenAvailable")), more: True,
         }  # fmt: skip
 
     def size(self) -> int | None:

@@ -61,7 +61,8 @@ class Event(NamedTuple):
     """A change that an entry of the oplog describes."""
 
     kind: str
-    """`insert`, `update`, `replace`, `delete`, `create`, `drop`, `dropDatabase`, `rename`, or `catalog` for others."""
+    """`insert`, `update`, `replace`, `delete`, `create`, `drop`, `dropDatabase`, `rename`, `view`, or `catalog` for
+    others."""
     namespace: str
     key: Any = None
     before: Document | None = None
@@ -204,7 +205,7 @@ def _view(state: State, entry: Document) -> list[Event]:
         del state[entry["o"]["_id"]]
     else:
         state[entry["o"]["_id"]] = ModelView(entry["o"]["viewOn"], entry["o"]["pipeline"])
-    return []
+    return [Event("view", entry["o"]["_id"])]
 
 
 def _command(state: State, database: str, entry: Document) -> list[Event]:

@@ -20,6 +20,13 @@ Place = tuple[int, int, tuple[Document, ...]]
 MARK: Final = "2B0429"
 """How a high-water mark goes on after its position: a token of no event, which comes before the events there."""
 SHOWN: Final = frozenset({"delete", "drop", "dropDatabase", "insert", "rename", "replace", "update"})
+EXPANDED: Final = {
+    "collMod": "modify", "commitIndexBuild": "createIndexes", "createIndexes": "createIndexes",
+    "dropIndexes": "dropIndexes",
+}  # fmt: skip
+"""The types of the events that only streams with `showExpandedEvents` have, by the entries' commands."""
+VIEW_KINDS: Final = {"d": "drop", "i": "create", "u": "modify"}
+"""Their types for views, by the entries' operations."""
 FILTERS: Final[dict[str, list[Document]]] = {
     "all": [],
     "even": [{"$match": {"documentKey._id": {"$mod": [2, 0]}}}],
@@ -47,7 +54,7 @@ class Stream:
     def __init__(self, world: World, spec: Document) -> None:
         self.world = world
         self.spec = spec
-        """`database` and `collection` (None for wider scopes), `filter`, `full`, `before` and `split`."""
+        """`database` and `collection` (None for wider scopes), `filter`, `full`, `before`, `split` and `expanded`."""
         self.events: list[tuple[Document, Place]] = []
         self.cursor = 0
         self.name = ""
@@ -70,6 +77,8 @@ class Stream:
         options = dict(options)
         if spec["database"] is None:
             options["allChangesForCluster"] = True
+        if spec.get("expanded"):
+            options["showExpandedEvents"] = True
         if spec["full"]:
             options["fullDocument"] = spec["full"]
         if spec["before"]:
@@ -160,9 +169,27 @@ class Stream:
             database, _, name = due.namespace.partition(".")
             if event["ns"] != {"db": database, "coll": name}:
                 raise Finding("stream", f"received {event['ns']}, expected {due.namespace}")
+        if due.kind in ("catalog", "create", "view"):
+            self._check_description(event, due, kind)
         if kind in ("delete", "insert", "replace", "update"):
             self._check_documents(event, due, kind, self.place[0])
         self.place = self._after(self.place)
+
+    @staticmethod
+    def _check_description(event: Document, due: Event, kind: str) -> None:
+        """Raise `Finding` where an event of the catalog does not tell of its entry."""
+        o, shown = (due.entry or {})["o"], event.get("operationDescription", {})
+        wanted = {name: value for name, value in o.items() if name not in (*EXPANDED, "_id", "create")}
+        if kind == "createIndexes":
+            names = [spec["name"] for spec in o.get("indexes", [o])]
+            is_right = [spec["name"] for spec in shown["indexes"]] == names
+        elif kind == "dropIndexes":
+            is_right = [spec["name"] for spec in shown["indexes"]] == [o["index"]]
+        else:
+            is_right = shown == (wanted if kind != "drop" else {})
+        kinds = ("collection",) if due.kind == "create" else ("timeseries", "view")
+        if not is_right or (kind == "create") != (event.get("nsType") in kinds):
+            raise Finding("stream", f"received {event}, expected {kind} of {due}")
 
     def _check_documents(self, event: Document, due: Event, kind: str, index: int) -> None:
         if event["documentKey"] != {"_id": due.key}:
@@ -206,8 +233,19 @@ class Stream:
         self._invalidates.add(self.token["_data"])
         self.place = (index + 1, 0, ())
 
+    def _kind_of(self, due: Event) -> str | None:
+        """The type of the event of a change, None if the stream has none."""
+        if due.kind in SHOWN:
+            return due.kind
+        if not self.spec.get("expanded") or (due.kind == "view" and self.spec["collection"] is not None):
+            return None
+        entry = due.entry or {}
+        if due.kind == "catalog":
+            return EXPANDED.get(next(iter(entry["o"])))
+        return VIEW_KINDS[entry["op"]] if due.kind == "view" else due.kind
+
     def _concerns(self, due: Event) -> bool:
-        if due.kind not in SHOWN or due.position < self.floor or ".system." in due.namespace:
+        if self._kind_of(due) is None or due.position < self.floor or ".system." in due.namespace:
             return False
         database, collection = self.spec["database"], self.spec["collection"]
         if collection is not None:
@@ -231,9 +269,10 @@ class Stream:
         while index < end:
             due = history[index]
             if self._concerns(due):
-                if part == 0 and passes(name, due, due.kind):
+                kind = self._kind_of(due)
+                if part == 0 and kind is not None and passes(name, due, kind):
                     self.place = (index, 0, fragments)
-                    return due, due.kind
+                    return due, kind
                 if self._ended_at(index):
                     if passes(name, due, "invalidate"):
                         self.place = (index, 1, fragments)
