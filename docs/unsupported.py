@@ -26,7 +26,7 @@ TITLES: Final = {
     "refused.REFUSED": "Commands",
     "serve.REFUSED_FLAGS": "Flags of `headrace serve`",
     "server_stages.UNSUPPORTED": "Options of `$collStats`",
-    "unsupported.UNSUPPORTED": "Pipeline stages",
+    "stage_table.UNSUPPORTED": "Pipeline stages",
 }
 """By file and table."""
 OTHERS: Final = {"headrace.demo", "headrace.spark", "headrace.testing"}

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from headrace import limits
-from headrace.changes import command_events, document_events, split, view_events
+from headrace.changes import command_events, document_events, split
 from headrace.changes.command_events import CommandDraft
 from headrace.changes.draft import Draft
 from headrace.changes.entry import DecodedEntry, EntryLookup
@@ -158,7 +158,7 @@ class EventBuilder:
             if not rule.is_view:
                 yield document_draft(operation, shape, version)
                 return
-            draft = view_events.view_draft(operation, shape, version)
+            draft = command_events.view_draft(operation, shape, version)
         if draft is None or not draft.concerns(scope):
             return
         yield draft

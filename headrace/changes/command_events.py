@@ -15,6 +15,7 @@ from headrace.changes.draft import Draft, Invalidate, token_document
 from headrace.changes.operation import Operation
 from headrace.changes.scope import Scope, ScopeKind
 from headrace.changes.stream_options import Shape
+from headrace.timeseries.series import PREFIX
 from headrace.values.bson import decode, encode
 from headrace.values.token import make_event_token
 
@@ -191,3 +192,30 @@ COMMAND_PARSERS: Final[dict[str, CommandParser]] = {
     "dropIndexes": _drop_indexes,
     "renameCollection": _rename,
 }
+
+
+# Views. A view is a document of `system.views`, and a change of that document is a change of the view.
+
+
+_OF_VIEWS: Final = {"delete": "drop", "insert": "create", "replace": "modify"}
+
+
+def view_draft(operation: Operation, shape: Shape, version: int = 2) -> CommandDraft | None:
+    """Return the draft of a view's change by an operation on `system.views`; None if it is not an event.
+
+    Only streams with `showExpandedEvents` have these events, and a collection's stream never does. The document's `_id`
+    is the view's namespace, and its other fields are the operationDescription, except for a drop.
+    """
+    assert operation.head is not None
+    kind = _OF_VIEWS.get(operation.head.kind)
+    if kind is None or not shape.expanded:
+        return None
+    definition = decode(operation.o)
+    db, _, coll = definition.pop("_id").partition(".")
+    description = None if kind == "drop" else definition
+    is_series = "timeseries" in definition or definition.get("viewOn") == PREFIX + coll
+    ns_type = "timeseries" if is_series else "view"
+    change = CommandChange(kind, db, coll, description, ns_type=ns_type if kind == "create" else None)
+    raw = None if description is None else encode(description)
+    start, text, document = opening(operation, kind, raw, version, shape, None)
+    return CommandDraft(operation, shape, change, start, text, document, raw, version)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
-from headrace.server.log.files import name_aside
+from headrace.server.logs import name_aside
 
 _LISTENS: Final = "listens: "
 Announce = Callable[[str], None]

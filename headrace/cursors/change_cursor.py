@@ -23,8 +23,7 @@ from headrace.changes.plain_events import PlainEvents
 from headrace.changes.resume import ResumeGuard, not_found
 from headrace.changes.scope import Scope, ScopeKind
 from headrace.changes.stream import StreamSpec
-from headrace.cursors.batch import Batch
-from headrace.cursors.feed import Feed, Feeds
+from headrace.cursors.feed import Batch, Feed, Feeds
 from headrace.errors import CommandError
 from headrace.memory_budget import Account
 from headrace.store.checksums.transaction import DamagedValue

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.changes.entry import DecodedEntry
 from headrace.changes.event import Event, IncompleteEvents
 from headrace.changes.stream import mark_document
-from headrace.cursors.batch import Batch
 from headrace.cursors.channels import Channel, Channels
 from headrace.errors import CommandError
 from headrace.memory_budget import Account
@@ -27,6 +26,29 @@ from headrace.values.token import high_water_mark
 if TYPE_CHECKING:
     from headrace.changes.builder import EventBuilder
     from headrace.store.store import Store
+
+
+class Batch:
+    """Raw event documents and the token after the last one. Only `shared_reply` changes."""
+
+    __slots__ = ("closes", "count", "documents", "last", "read_from", "shared_reply", "token")
+
+    def __init__(self, documents: Sequence[bytes], token: bytes) -> None:
+        self.documents = documents
+        self.token = token
+        """The raw document of `postBatchResumeToken`."""
+        self.closes = False
+        """Whether its last event ends the stream."""
+        self.count = 0
+        """Only in a feed's batch: the count of its sequence numbers. A hidden event has a number but no document."""
+        self.last: Any = None
+        """Only in a feed's batch: its last event."""
+        self.read_from = 0
+        """Only in a feed's batch: the position from which the oplog has the following events."""
+        self.shared_reply: Any = None
+        """(position, bytes before the cursor's id, bytes after it) of the reply. The first reader makes it. Later
+        readers use it while the last commit has that position."""
+
 
 Item = Event | CommandError
 

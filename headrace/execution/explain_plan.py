@@ -26,8 +26,8 @@ from headrace import limits
 from headrace.cursors.collection_scan import WITHOUT_KEYS, clustered_summary
 from headrace.cursors.index_scan import IndexScan
 from headrace.execution.planner.bounds import end_shown
-from headrace.execution.planner.clustered import records_shown
 from headrace.execution.planner.collated_bounds import CollationKey
+from headrace.execution.planner.id_ranges import records_shown
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.intervals import Intervals, point
 from headrace.execution.planner.near_access import NearAccess

@@ -17,9 +17,8 @@ from headrace.cursors.collection_scan import WITHOUT_KEYS, check_collection, clu
 from headrace.cursors.index_scan import RANGE_COUNT, check_index, first_past, plan_summary, walk_keys, walk_ranges
 from headrace.errors import CommandError
 from headrace.execution.planner.choice import NO_INDEX, Choice, choose, distinct_access, key_count
-from headrace.execution.planner.clustered import id_intervals, span_of, walk_by_index
 from headrace.execution.planner.eligibility import usable
-from headrace.execution.planner.id_ranges import IdRange, id_ranges
+from headrace.execution.planner.id_ranges import IdRange, id_intervals, id_ranges, span_of, walk_by_index
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.intervals import Intervals
 from headrace.execution.planner.key_range import IndexRange, range_test

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, compress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cursors.collection_scan import Scan
 from headrace.cursors.index_scan import IdScan, IndexScan, Reader, SeenRecords
+from headrace.cursors.text_scan import TermKeys, TextScan, score_of
 from headrace.dispatch.context import CommandContext
 from headrace.errors import CommandError
 from headrace.execution.command_memory import memory_of
@@ -150,8 +151,6 @@ def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
     if plan.near is not None:
         return (document.raw for document in near_documents(context, finder, wanted))
     if plan.kind is ReadKind.INDEX and finder.text is not None:
-        from headrace.execution.text_reads import found_by_keys
-
         found = found_by_keys(context, plan, wanted)
         if found is not None:
             return found
@@ -324,3 +323,48 @@ def _watched(matches: Iterator[bytes], plan: ReadPlan, entry: CachedPlan) -> Ite
 def _judge(plan: ReadPlan, entry: CachedPlan) -> None:
     if sum(scan.key_count for scan in plan.scans) > entry.works_max:
         entry.is_active = False
+
+
+# Text searches.
+
+
+def found_by_keys(context: CommandContext, plan: ReadPlan, wanted: int | None) -> Iterator[bytes] | None:
+    """Return the raw matches, marked with their scores if requested; None if the texts must be tested.
+
+    The keys decide for a search of words alone, if none of its terms is in truncated keys.
+    """
+    access = plan.choice.access
+    if not isinstance(access, OrAccess) or not access.is_exact_search:
+        return None
+    if not plan.finder.marks_scores:
+        return _matching(context.paced(by_index(context, plan, wanted)), plan)
+    terms = [
+        TermKeys(branch.index, branch.ranges, branch.skip, len(branch.ranges[0][0]) - 1) for branch in access.branches
+    ]
+    note_bytes = memory_of(context, {}).add
+    scan = TextScan(lambda: context.view, plan.collection, terms, note_bytes, wanted)
+    plan.scans = list(scan.terms)
+    return _marked(context.paced(scan), plan)
+
+
+def _matching(documents: Iterator[bytes], plan: ReadPlan) -> Iterator[bytes]:
+    """Yield the raw documents that match the filter without its text search."""
+    rest = plan.finder.besides_search
+    for raw in documents:
+        if rest is None or rest(decode(raw)):
+            yield raw
+
+
+def _marked(scan: Iterator[Any], plan: ReadPlan) -> Iterator[bytes]:
+    """Yield the raw matches, each marked with its score."""
+    finder, rest = plan.finder, plan.finder.besides_search
+    assert finder.text is not None and finder.predicate is not None
+    for item in scan:
+        raw, score = score_of(item)
+        document = decode(raw)
+        if score is None:
+            score = finder.text.score(document) if finder.predicate(document) else None
+        elif rest is not None and not rest(document):
+            continue
+        if score is not None:
+            yield encode_in_order({**document, MARK: score})

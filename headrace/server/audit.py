@@ -10,7 +10,7 @@ reader) wait in memory up to a limit; further events are dropped, and the server
 command: no method but `rotate` raises, and an event on which the filter fails is logged (`user_filter.py`). No event
 has a document or a credential.
 
-Source: MongoDB's "System Event Audit Messages", schema `mongo`.
+Sources: MongoDB's "System Event Audit Messages" and "mongo Schema Audit Messages".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import queue
 import threading
 import uuid
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
@@ -40,12 +40,72 @@ from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
 from headrace.errors import CommandError
 from headrace.log_lines import RepeatedLine
 from headrace.query.match import parse_filter
-from headrace.server.audit_events import NOT_THERE, events
 from headrace.server.failures import shown
-from headrace.server.log.files import name_aside
+from headrace.server.logs import name_aside
+from headrace.store.catalog_changes import ID_INDEX
 from headrace.store.write_transaction import CatalogChange
 from headrace.user_filter import UserFilter
 from headrace.values.bson import decode
+
+AuditEvent = tuple[str, dict[str, Any], int]
+"""The action, its details, and its error code (0: no error)."""
+
+ABORTED: Final = 276
+NOT_THERE: Final = 26
+
+_ACTIONS: Final = {"collMod": "collMod", "create": "createCollection", "drop": "dropCollection"}
+_BUILD_STATES: Final = {
+    "abortIndexBuild": ("IndexBuildAborted",),
+    "commitIndexBuild": ("IndexBuildSucceeded",),
+    "create": ("IndexBuildStarted", "IndexBuildSucceeded"),
+    "createIndexes": ("IndexBuildStarted", "IndexBuildSucceeded"),
+    "startIndexBuild": ("IndexBuildStarted",),
+}
+
+
+def events(database: str, command: dict[str, Any], databases: set[str]) -> Iterator[AuditEvent]:
+    """Yield the events of one change. `databases`: the existing databases, updated by this function."""
+    name, value = next(iter(command.items()))
+    namespace = f"{database}.{value}"
+    if name in ("create", "renameCollection"):
+        into = database if name == "create" else str(command["to"]).partition(".")[0]
+        if into not in databases:
+            databases.add(into)
+            yield "createDatabase", {"ns": into}, 0
+    if name in _ACTIONS:
+        viewed = {"viewOn": f"{database}.{command['viewOn']}"} if "viewOn" in command else {}
+        yield _ACTIONS[name], {"ns": namespace, **viewed}, 0
+        if name == "create" and not viewed:
+            yield from _index_events(name, namespace, command.get("idIndex", ID_INDEX))
+    elif name == "createIndexes":
+        yield from _index_events(name, namespace, command)
+    elif name in _BUILD_STATES:
+        for spec in command["indexes"]:
+            yield from _index_events(name, namespace, spec)
+    elif name == "dropIndexes":
+        yield "dropIndex", {"ns": namespace, "indexName": command["index"]}, 0
+    elif name == "dropDatabase":
+        databases.discard(database)
+        yield "dropDatabase", {"ns": database}, 0
+    elif name == "renameCollection":
+        if "dropTarget" in command:
+            yield "dropCollection", {"ns": command["to"]}, 0
+        yield "renameCollection", {"old": value, "new": command["to"]}, 0
+    elif name == "setClusterParameter":
+        details = {"originalClusterServerParameter": value, "updatedClusterServerParameter": command["to"]}
+        yield "setClusterParameter", details, 0
+        yield "updateCachedClusterServerParameter", details, 0
+
+
+def _index_events(command: str, namespace: str, spec: dict[str, Any]) -> Iterator[AuditEvent]:
+    """Yield events with the key and options of an index, but without a partial index's filter, which has values."""
+    shown = {
+        name: spec[name] for name in ("v", "key", "name", "unique", "sparse", "expireAfterSeconds") if name in spec
+    }
+    for state in _BUILD_STATES[command]:
+        details = {"ns": namespace, "indexName": spec["name"], "indexSpec": shown, "indexBuildState": state}
+        yield "createIndex", details, ABORTED if command == "abortIndexBuild" else 0
+
 
 _WRITES: Final = frozenset({"bulkWrite", "delete", "findAndModify", "findandmodify", "insert", "update"})
 _HIDDEN: Final = frozenset({"customData", "pwd"})

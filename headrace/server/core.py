@@ -31,7 +31,7 @@ from headrace.server.background import Background
 from headrace.server.clocks import RunningClock
 from headrace.server.failures import log_failure, log_of_loop, shown
 from headrace.server.listener import Listener, bound_sockets, bound_unix_socket, set_socket_options
-from headrace.server.log.tail import LogTail
+from headrace.server.logs import LogTail
 from headrace.server.notifier import Notifier
 from headrace.server.peer import Peer
 from headrace.server.profile_writer import ProfileWriter

@@ -12,9 +12,14 @@ from __future__ import annotations
 import json
 import logging
 import zlib
+from collections import deque
 from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
 from typing import Any, Final
 
+from headrace import limits
+from headrace.clock import SystemClock
 from headrace.commands.table_static import STATIC_COMMANDS
 from headrace.dispatch.access import AccessEvent, shortened
 from headrace.dispatch.profiling.profile_document import answer_counts
@@ -168,3 +173,29 @@ def slow_operation(request: Request, duration_ms: float, turns: int, work: Work 
 def context_of(client: ClientInfo) -> str:
     """Return the name of a connection in the log."""
     return f"conn{client.connection_id}"
+
+
+# Files.
+
+
+def name_aside(path: Path) -> Path:
+    """Return a free name for an old log, as mongod does: its name and the UTC time."""
+    now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC).strftime("%Y-%m-%dT%H-%M-%S")
+    names = (path.with_name(f"{path.name}.{now}{f'-{number}' if number else ''}") for number in count())
+    return next(name for name in names if not name.exists())
+
+
+# The last lines, for `getLog`.
+
+
+class LogTail(logging.Handler):
+    """A `logging.Handler` that retains its last formatted lines."""
+
+    def __init__(self, log_format: str) -> None:
+        """`log_format`: `text` or `json`."""
+        super().__init__()
+        self.lines: deque[str] = deque(maxlen=limits.LOG_LINE_COUNT_MAX)
+        self.setFormatter(formatter(log_format, limits.LOG_LINE_LENGTH_MAX))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record)[: limits.LOG_LINE_LENGTH_MAX])

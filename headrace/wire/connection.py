@@ -15,7 +15,6 @@ from typing import Final
 
 from headrace.limits import DECODED_BYTES_MAX, MESSAGE_BYTES_MAX, WRITE_BATCH_COUNT_MAX
 from headrace.values.rows import EqualRows
-from headrace.wire.checksum import crc32c
 from headrace.wire.compression import NEVER_COMPRESSED, decompress
 from headrace.wire.message import (
     CHECKSUM_PRESENT,
@@ -30,6 +29,15 @@ from headrace.wire.message import (
     ProtocolError,
     TlsOnPlainSocket,
 )
+
+
+def crc32c(data: bytes | memoryview) -> int:
+    """Return the CRC-32C (Castagnoli) of bytes."""
+    from google_crc32c import value  # few clients send checksums
+
+    checksum: int = value(bytes(data))
+    return checksum
+
 
 __all__ = ["NEED_DATA", "Connection", "Message", "NeedData", "ProtocolError", "TlsOnPlainSocket", "UnopenedMessage"]
 

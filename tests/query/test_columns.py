@@ -18,8 +18,7 @@ from headrace.query.match import parse_filter
 from headrace.query.operation_memory import OperationMemory
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
 from headrace.query.projection import Projection, included_fields, parse_projection
-from headrace.query.sort import SortKey, parse_sort
-from headrace.query.sort_columns import SortColumns
+from headrace.query.sort import SortColumns, SortKey, parse_sort
 from headrace.query.stages.group import Group
 from headrace.query.stages.group_columns import group_columns
 from headrace.query.stages.sort_stage import Sort

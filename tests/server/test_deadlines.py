@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from headrace.server.deadlines import STEP_MS, Deadlines
+from headrace.server.notifier import STEP_MS, Deadlines
 
 
 class Timer:

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.wire import compression
-from headrace.wire.checksum import crc32c
 from headrace.wire.compression import NAMES, compress
-from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError
+from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError, crc32c
 from headrace.wire.message import EXHAUST_ALLOWED, MORE_TO_COME, OP_COMPRESSED, OP_MSG, OP_QUERY
 from tests.examples import examples
 

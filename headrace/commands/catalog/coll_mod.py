@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any, Final
 
 from bson import Int64
 
+from headrace import limits
 from headrace.commands.catalog.clustered_index import SECONDS, check_seconds
 from headrace.commands.catalog.create import OPTIONS as CREATE_OPTIONS
 from headrace.commands.catalog.create import check_encryption, check_limits, check_validator, check_view
@@ -20,7 +22,6 @@ from headrace.dispatch.lock_waits import wait_until_unused
 from headrace.dispatch.namespaces import check_namespace, for_changing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
-from headrace.execution.duplicate_keys import duplicates
 from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
 from headrace.execution.index_builds import replace_index
 from headrace.execution.time_series_options import CHANGE as TIME_SERIES
@@ -28,7 +29,10 @@ from headrace.execution.time_series_options import OPTION as SERIES
 from headrace.query.expressions.numbers import to_long
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index
+from headrace.store.indexes.index_keys import CUT_BYTES
+from headrace.store.view import LEFT_OUT
 from headrace.timeseries.series import Series
+from headrace.values.bson import decode
 from headrace.values.order import equal
 
 _SECONDS_MAX: Final = 2**31 - 1
@@ -311,6 +315,37 @@ def _find(collection: Collection, change: dict[str, Any]) -> Index:
         if "keyPattern" in change and equal(index.spec["key"], change["keyPattern"]):
             return index
     raise CommandError(27, f"cannot find index {change} for ns {collection.namespace}")
+
+
+def duplicates(context: CommandContext, collection: Collection, index: Index) -> list[dict[str, Any]]:
+    """Return `{ids: [...]}` for each key that several documents share, up to a limit. Read the index in pieces.
+
+    Truncated keys do not show whether their values are equal. The build of the unique index detects these.
+    """
+    number = index.number.to_bytes(4, "big")
+    low, high = number + b"\x01", number + b"\xff"
+    groups: list[list[bytes]] = []
+    last = b""
+    while True:
+        piece = list(islice(context.view.index_keys(index, low, high), limits.VIEW_CHUNK_COUNT))
+        if not piece or len(groups) > limits.VIOLATION_COUNT_MAX:
+            break
+        for key, record in piece:
+            if record is LEFT_OUT:
+                continue
+            if key[:-8] == last[:-8] and len(key) < CUT_BYTES + 12:
+                if groups and groups[-1][-1] == last[-8:]:
+                    groups[-1].append(key[-8:])
+                else:
+                    groups.append([last[-8:], key[-8:]])
+            last = key
+        low = piece[-1][0] + b"\0"
+        context.tick()
+    shown = []
+    for records in groups:
+        documents = [context.view.by_record(collection, record) for record in records]
+        shown.append({"ids": [decode(document)["_id"] for document in documents if document is not None]})
+    return shown
 
 
 COMMAND: Final = Command("collMod", run, FIELDS, pauses=True, writes=True, requires=writes.COLL_MOD)

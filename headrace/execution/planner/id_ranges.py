@@ -9,11 +9,16 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any, Final
 
-from headrace.execution.planner.bounds import conditions_of
-from headrace.execution.planner.intervals import Interval, after_prefix, intersection
+from bson import Regex
+
+from headrace.execution.planner.bounds import LOWEST_NUMBER, conditions_of, end_shown
+from headrace.execution.planner.collated_bounds import conditions_for
+from headrace.execution.planner.index_access import IndexAccess, ranges_of
+from headrace.execution.planner.intervals import End, Interval, Intervals, after_prefix, intersection
 from headrace.query.collation import Collation
-from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, Not
+from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, MatchType, Not
 from headrace.store.catalog import Collection
+from headrace.store.view import id_bounds
 
 IdRange = tuple[bytes, bytes]
 """[low, high) of keys, without the collection's number."""
@@ -50,3 +55,58 @@ def range_of(interval: Interval) -> IdRange:
     if high.is_prefix:
         return first, after_prefix(high.key) if high.included else high.key
     return first, high.key + b"\0" if high.included else high.key
+
+
+# Clustered collections. Source: MongoDB's CLUSTERED_IXSCAN.
+
+
+_BOUNDING: Final = frozenset({
+    MatchType.EQ, MatchType.GT, MatchType.GTE, MatchType.IN, MatchType.LT, MatchType.LTE,
+})  # fmt: skip
+
+
+def id_intervals(
+    collection: Collection, node: MatchExpression, collation: Collation | None
+) -> Intervals | None:  # fmt: skip
+    """Return the values of `_id` that a filter allows; None: any, or the index on `_id` has keys of its own."""
+    if collection.indexes[0].has_entries:
+        return None
+    known = [
+        condition.intervals
+        for condition in conditions_for(collection.indexes[0], conditions_of(node), collation)
+        if condition.path == "_id"
+        and condition.element is None
+        and condition.intervals is not None
+        and _bounds(condition.node)
+    ]
+    return reduce(intersection, known) if known else None
+
+
+def _bounds(node: MatchExpression) -> bool:
+    if not isinstance(node, LeafMatchExpression) or node.kind not in _BOUNDING:
+        return False
+    return node.kind is not MatchType.IN or not any(type(item) is Regex for item in node.argument)
+
+
+def span_of(intervals: Intervals) -> IdRange:
+    """Return the bounds of the `_id` keys from the first interval to the last, for `View.id_keys`."""
+    if not intervals:
+        return b"", b""
+    return id_bounds(range_of(intervals[0])[0], range_of(intervals[-1])[1])
+
+
+def records_shown(intervals: Intervals) -> dict[str, Any]:
+    """Return `minRecord` and `maxRecord` for explain."""
+    return {"minRecord": _least(intervals[0].low), "maxRecord": end_shown(intervals[-1].high)[0]}
+
+
+def _least(end: End) -> Any:
+    """Return the value of a low end. For all numbers, MongoDB shows NaN, although only an equality matches NaN."""
+    return float("nan") if end is LOWEST_NUMBER else end_shown(end)[0]
+
+
+def walk_by_index(collection: Collection, *, backward: bool = False) -> IndexAccess:
+    """Return the access in natural order of a clustered collection with a collation: by its `_id` index."""
+    index = collection.indexes[0]
+    ranges = tuple(ranges_of(index, (None,)))
+    return IndexAccess(index, (None,), ranges, backward, False, is_exact=False, point_count=0)

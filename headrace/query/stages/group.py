@@ -6,15 +6,15 @@ promises no order). The `_id` of a group is the first of its equal keys. A field
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.errors import CommandError
+from headrace.query.accumulators.states import ELEMENT_BYTES, GROWTH
 from headrace.query.expressions import Env, parse_expression
 from headrace.query.expressions.numbers import NUMBERS
 from headrace.query.operation_memory import StageMemory, size_of
-from headrace.query.stages.growth_watch import WATCH_COUNT, Groups, GrowthWatch
 from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.time_limit import run_limited
@@ -24,6 +24,39 @@ from headrace.values.order import hash_key
 if TYPE_CHECKING:
     from headrace.query.accumulators import Accumulator
     from headrace.query.stages.group_columns import GroupColumns
+
+WATCH_COUNT: Final = 64
+"""Documents between two checks whether the groups have grown."""
+
+Groups = dict[Any, tuple[Any, list[Any]]]
+"""(key, states of the accumulators) of each group, by the key's hash."""
+
+
+class GrowthWatch:
+    """Decides when growing groups are measured again, because a measure looks at every group."""
+
+    __slots__ = ("_count", "_group", "_growth", "_memory")
+
+    def __init__(self, group: Group, memory: StageMemory) -> None:
+        self._group = group
+        self._memory = memory
+        self._count = 0
+        self._growth = GROWTH.bytes
+
+    def is_due(self, count: int) -> bool:
+        """Whether the groups may have grown much since the last measure. Called after each `count` documents."""
+        self._count += count
+        least = max(self._memory.step, self._memory.used // 8)
+        return GROWTH.bytes - self._growth >= least or self._count * ELEMENT_BYTES >= least
+
+    def measure(self, groups: Iterable[tuple[Any, list[Any]]]) -> int:
+        """Return the memory of the groups in bytes. Raises 146 if one state takes too much."""
+        size = 0
+        for value, states in self._group.context.paced(groups):
+            size += self._group.size(value, states)
+        self._count, self._growth = 0, GROWTH.bytes
+        return size
+
 
 AccumulatedFields: TypeAlias = tuple[tuple[str, "Accumulator"], ...]
 

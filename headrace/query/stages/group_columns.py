@@ -19,7 +19,7 @@ from headrace.query.expressions import CompiledExpression, Env, parse_expression
 from headrace.query.expressions.expression import Constant
 from headrace.query.expressions.field_paths import FieldPathExpression
 from headrace.query.operation_memory import StageMemory
-from headrace.query.stages.growth_watch import WATCH_COUNT, Groups, GrowthWatch
+from headrace.query.stages.group import WATCH_COUNT, Groups, GrowthWatch
 from headrace.query.stages.unwind import Unwind
 from headrace.time_limit import limited
 from headrace.values.bson import MISSING, decode

@@ -15,8 +15,7 @@ from headrace.query.expansion import encoded_between
 from headrace.query.expressions import Env
 from headrace.query.external_sort import Sorter
 from headrace.query.operation_memory import StageMemory
-from headrace.query.stages.group import new_states
-from headrace.query.stages.growth_watch import WATCH_COUNT, Groups
+from headrace.query.stages.group import WATCH_COUNT, Groups, new_states
 from headrace.values.bson import decode, encode
 from headrace.values.order import sort_key
 

@@ -10,8 +10,7 @@ from headrace.errors import CommandError
 from headrace.query.expansion import encoded_between
 from headrace.query.expressions.expression import Evaluate
 from headrace.query.operation_memory import UNBOUNDED, OperationMemory
-from headrace.query.sort import SortKey, parse_sort
-from headrace.query.sort_columns import SortColumns
+from headrace.query.sort import SortColumns, SortKey, parse_sort
 from headrace.query.stages.limit import Limit, Skip
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
 from headrace.time_limit import limited

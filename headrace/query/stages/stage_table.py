@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
 
+from headrace.errors import CommandError
 from headrace.query.stages.add_fields import parse_add_fields
 from headrace.query.stages.bucket import parse_bucket
 from headrace.query.stages.bucket_auto import parse_bucket_auto
@@ -35,13 +38,43 @@ from headrace.query.stages.server_stage import (
     parse_server_stage,
 )
 from headrace.query.stages.sort_stage import parse_sort_stage
-from headrace.query.stages.stage import Parser
+from headrace.query.stages.stage import Document, Parser, PipelineContext, Stage
 from headrace.query.stages.union_with import parse_union_with
 from headrace.query.stages.unpack_bucket import parse_unpack_bucket
-from headrace.query.stages.unsupported import UNSUPPORTED, parse_unsupported
 from headrace.query.stages.unwind import parse_unwind
 from headrace.query.stages.window import parse_set_window_fields
 from headrace.query.stages.writes import parse_merge, parse_out
+
+_NO_SEARCH = "{} needs Atlas Search, which Headrace does not have; match with $regex, or export to a search engine"
+_NOT_HERE = "{} is not available on this server"
+UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
+    "$listSearchIndexes": (31082, _NO_SEARCH),
+    "$search": (31082, _NO_SEARCH),
+    "$searchMeta": (31082, _NO_SEARCH),
+    "$shardedDataDistribution": (6789101, _NOT_HERE),
+    "$vectorSearch": (31082, _NO_SEARCH),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Stage):
+    """Stands in a change stream's pipeline until the check of the stages' placement refuses it."""
+
+    name: str
+    spec: Any
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """Never run."""
+        raise AssertionError(f"{self.name} should have been refused")
+
+
+def parse_unsupported(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """Raise the stage's error. In a change stream, return a stage for the placement check to refuse."""
+    if context.in_change_stream:
+        return (Refused(name, spec),)
+    code, message = UNSUPPORTED[name]
+    raise CommandError(code, message.format(name))
+
 
 STAGES: Final[dict[str, Parser]] = {
     "$_internalUnpackBucket": parse_unpack_bucket,

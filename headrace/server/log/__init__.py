@@ -1,1 +1,0 @@
-"""Destinations of log lines: rotated files, and the last lines in memory."""
