@@ -264,7 +264,7 @@ def _merge(
         document = {"_id": ObjectId(), **document}
     tried = False
     while True:
-        collection = context.txn.collection(goal) or _created(context, goal, writes, document)
+        collection = writable(context, goal) or _created(context, goal, writes, document)
         if collection is None:
             return
         _check_on(collection, writes.on)
