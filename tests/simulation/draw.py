@@ -14,6 +14,8 @@ from tests.simulation.streams import FILTERS
 from tests.simulation.world import EPOCH
 
 NAMESPACES: Final = ("a.x", "a.x", "a.x", "a.y", "b.x")
+CREATED: Final = ("a.q", "a.z")
+"""The collections that transactions create."""
 VIEWS: Final = ("a.v", "a.w")
 KEY_COUNT: Final = 14
 START: Final[datetime] = EPOCH + timedelta(seconds=1_700_000_000)
@@ -334,6 +336,8 @@ class Draw:
                     "drop_target": self.chance(0.5)}  # fmt: skip
         if kind == "collMod":
             return self._coll_mod(base)
+        if kind == "drop" and self.chance(0.4):
+            base["ns"] = random.choice(CREATED)
         return base
 
     def _output(self) -> Document:
@@ -420,7 +424,14 @@ class Draw:
     def statement(self) -> Document:
         """A statement of a client's transaction."""
         random = self.random
-        base: Document = {"ns": random.choice(NAMESPACES), "calm": self.chance(0.6)}
+        base: Document = {"ns": random.choice((*NAMESPACES, *CREATED)), "calm": self.chance(0.6)}
+        if self.chance(0.15):
+            base["ns"] = random.choice((*CREATED, *CREATED, "a.x"))
+            specs = [{**INDEXES[name], "name": name} for name in random.choice((("b_1_a_1",), ("u_1", "b_1_a_1")))]
+            return {
+                **base,
+                **random.choice(({"do": "create", "options": {}}, {"do": "createIndexes", "indexes": specs})),
+            }
         kind = random.choice(("find",) * 3 + ("read",) * 2 + ("insert",) * 2 + ("update",) * 3 + ("delete",))
         if kind == "read":
             made = self._aggregate_or_distinct({**base, "filter": self.filter()}, is_distinct=self.chance(0.3))

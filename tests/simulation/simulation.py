@@ -23,7 +23,7 @@ from tests.simulation import bulks, catalog_changes, reads, writes
 from tests.simulation.language import Document
 from tests.simulation.model import Finding, collection_of, is_series
 from tests.simulation.schedule import Schedule, Step
-from tests.simulation.transactions import ModelTransaction, TransactionCheck
+from tests.simulation.transactions import CREATES, ModelTransaction, TransactionCheck
 from tests.simulation.watching import Client, Watching
 from tests.simulation.world import ENDED, READER, Pending, Reply, World
 
@@ -330,7 +330,10 @@ class Simulation(Watching):
             ]
         database = reads.split(inner["ns"])[0]
         is_read = inner["do"] in reads.READS
-        body, sequences = (reads.body_of(inner), {}) if is_read else writes.body_of(inner)
+        if inner["do"] in CREATES:
+            body, sequences = catalog_changes.body_of(inner), {}
+        else:
+            body, sequences = (reads.body_of(inner), {}) if is_read else writes.body_of(inner)
         if not is_read:
             for transaction in client.transactions:
                 transaction.namespaces.add(inner["ns"])
@@ -361,7 +364,14 @@ class Simulation(Watching):
             (first,) = client.transactions
             states = self.world.states[first.since :]
             client.transactions = [
-                replace(first, snapshot=state, since=first.since + number, namespaces=set(first.namespaces), changes=[])
+                replace(
+                    first,
+                    snapshot=state,
+                    since=first.since + number,
+                    namespaces=set(first.namespaces),
+                    changes=[],
+                    created=[],
+                )
                 for number, state in enumerate(states)
             ]
         documents = pending.op["documents"]

@@ -24,6 +24,7 @@ from tests.simulation.model import (
 from tests.simulation.reads import READS, answer_in, answer_of, namespaces_of
 from tests.simulation.world import ENDED
 
+CREATES: Final = ("create", "createIndexes")
 LIFETIME_MS: Final = 60_000
 Change = tuple[str, str, Any, Document | None, Document | None]
 """Kind, namespace, key, the document before and after."""
@@ -42,6 +43,8 @@ class ModelTransaction:
     namespaces: set[str] = field(default_factory=set)
     """Where it may have locks."""
     changes: list[Change] = field(default_factory=list)
+    created: list[tuple[str, str]] = field(default_factory=list)
+    """The collections that it has created, each as (namespace, ""), and their indexes, as (namespace, name)."""
     state: State = field(init=False)
     """The state that its own statements see."""
 
@@ -54,6 +57,9 @@ class ModelTransaction:
         there = collection_of(self.state, namespace) or ModelCollection(b"new")
         documents, changes = dict(there.documents), []
         numbers: Document = {}
+        if op["do"] in CREATES:
+            indexes = {**there.indexes, **{spec["name"]: spec for spec in op.get("indexes", ())}}
+            return {**self.state, namespace: replace(there, indexes=indexes)}, [], numbers
         if op["do"] == "insert":
             for document in op["documents"]:
                 changes.append(("insert", namespace, document["_id"], None, document))
@@ -90,6 +96,8 @@ class ModelTransaction:
         there = self.state.get(op["ns"])
         if code == 166:
             return isinstance(there, ModelView)
+        if op["do"] in CREATES or code in (48, 263):
+            return there is not None and code == self._code_of(op, there)
         state, changes, _ = self.statement(op)
         after = collection_of(state, op["ns"])
         before = collection_of(self.state, op["ns"])
@@ -107,6 +115,15 @@ class ModelTransaction:
         refuses = (lambda spec: bool(spec.get("unique"))) if surely else refuses_duplicates
         unique = [spec for spec in (*before.indexes.values(), *built) if refuses(spec)]
         return _collides(before, after, made, unique)
+
+    def _code_of(self, op: Document, there: ModelCollection) -> int:
+        """The error of creating a collection that is there, or its indexes; 0 for none."""
+        if op["do"] == "create":
+            return 48
+        known = (*there.indexes, *(spec["name"] for specs in there.builds.values() for spec in specs))
+        if all(spec["name"] in known for spec in op.get("indexes", ())):
+            return 0
+        return 263 if (op["ns"], "") not in self.created or there.documents else 0
 
 
 def _collides(
@@ -179,15 +196,19 @@ class TransactionCheck:
             if answer != expected:
                 raise Finding("transaction", f"{op} was answered {answer}, expected {expected}")
             return
-        for code in (11000, 121):
+        for code in (48, 121, 263, 11000):
             if transaction.is_refused(op, code, surely=True):
                 raise Finding("transaction", f"{op} was answered {reply}, expected error {code}")
         state, changes, numbers = transaction.statement(op)
         if any(reply.get(name) != number for name, number in numbers.items()):
             raise Finding("transaction", f"{op} was answered {reply}, expected {numbers}")
+        old, new = collection_of(transaction.state, op["ns"]), collection_of(state, op["ns"])
+        if new is not None:
+            transaction.created += [] if old is not None else [(op["ns"], "")]
+            transaction.created += [(op["ns"], name) for name in new.indexes if old is None or name not in old.indexes]
         transaction.state = state
         transaction.changes += changes
-        if changes:
+        if changes or op["do"] in CREATES:
             transaction.namespaces.add(op["ns"])
 
     def committed(self, events: list[Any]) -> None:
@@ -197,6 +218,13 @@ class TransactionCheck:
             for event in events
             if event.kind in ("delete", "insert", "replace", "update")
         ]
+        created = [
+            (event.namespace, (event.entry or {})["o"].get("name", ""))
+            for event in events
+            if event.kind in ("catalog", "create")
+        ]
+        if sorted(created) != sorted(self.transaction.created):
+            raise Finding("transaction", f"committed {created}, expected {self.transaction.created}")
         if _by_document(made) != _by_document(self.transaction.changes):
             raise Finding("transaction", f"committed {made}, expected {self.transaction.changes}")
 
