@@ -119,9 +119,7 @@ STAGE_BYTES_MAX: Final = 100 * 1024 * 1024  # size of a sort, a group or another
 EXPRESSION_BYTES_MAX: Final = STAGE_BYTES_MAX  # size of a value that an expression or `$lookup` makes
 # The documents that join with one document: internalLookupStageIntermediateDocumentMaxSizeBytes.
 LOOKUP_BYTES_MAX: Final = 100 * 1024 * 1024
-# A text that $concat or $replaceAll makes, at once in 4 ms. From 32 MiB on, where the C library maps each block
-# separately (`server/process.py`), it would take 20 ms.
-TEXT_BYTES_MAX: Final = 31 * 1024 * 1024
+TEXT_BYTES_MAX: Final = 16 * 1024 * 1024 - 1  # of a text in an expression, in UTF-8, as in MongoDB
 ACCUMULATOR_BYTES_MAX: Final = 100 * 1024 * 1024  # one accumulator of one group: internalQueryMaxPushBytes
 SPILL_BLOCK_BYTES: Final = 64 * 1024  # records that are written to a temporary file at once; a group gathers 16 blocks
 COMPACTION_KEY_COUNT: Final = 20_000  # changed keys in memory while a data file is compacted: some 4 MB

@@ -85,14 +85,15 @@ def test_a_map_is_limited_by_what_it_holds(server: DrivenServer) -> None:
     )  # fmt: skip
 
 
-def test_a_text_may_be_larger_than_a_document_between_stages(server: DrivenServer) -> None:
-    text = "x" * (8 * MEGABYTE)
-    server.must("t", {"insert": "large", "documents": [{"_id": 1, "t": text}]})
-    long = {"$project": {"n": {"$strLenCP": {"$concat": ["$t"] * 3}}}}
-    assert aggregate(server, long, collection="large")["cursor"]["firstBatch"] == [{"_id": 1, "n": 24 * MEGABYTE}]
-    reply = aggregate(server, {"$project": {"n": {"$concat": ["$t"] * 4}}}, collection="large")
-    assert (reply["code"], reply["codeName"]) == (13548, "Location13548")
-    assert aggregate(server, {"$project": {"n": {"$concat": ["$t"] * 3}}}, collection="large")["code"] == 10334
+def test_a_text_is_smaller_than_a_document(server: DrivenServer) -> None:
+    server.must("t", {"insert": "large", "documents": [{"_id": 1, "t": "é" * (4 * MEGABYTE)}]})
+    longest = {"$project": {"n": {"$strLenBytes": {"$concat": ["$t", {"$substrCP": ["$t", 1, 5 * MEGABYTE]}]}}}}
+    reply = aggregate(server, longest, collection="large")
+    assert reply["cursor"]["firstBatch"] == [{"_id": 1, "n": 16 * MEGABYTE - 2}]
+    reply = aggregate(server, {"$project": {"n": {"$strLenBytes": {"$concat": ["$t", "$t"]}}}}, collection="large")
+    assert (reply["code"], reply["codeName"]) == (16493, "Location16493")
+    for text, code in (("x" * (16 * MEGABYTE - 1), None), ("x" * 16 * MEGABYTE, 16493), ("é" * 8 * MEGABYTE, 16493)):
+        assert aggregate(server, {"$project": {"n": {"$strLenBytes": text}}}).get("code") == code
 
 
 def test_what_joins_with_a_document_is_limited(server: DrivenServer, monkeypatch: pytest.MonkeyPatch) -> None:

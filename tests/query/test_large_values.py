@@ -70,8 +70,8 @@ def test_base64_ends_only_at_its_end() -> None:
 ])  # fmt: skip
 def test_a_text_that_is_too_long_is_not_made(expression: dict[str, Any]) -> None:
     with pytest.raises(CommandError) as raised:
-        evaluate(expression, {"a": "x" * 2**24})
-    assert raised.value.code == 13548
+        evaluate(expression, {"a": "x" * (2**24 - 1)})
+    assert raised.value.code == 16493
 
 
 def test_a_text_is_not_split_into_more_than_an_array_may_have(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from headrace.query.expressions.expression import (
     optimized,
 )
 from headrace.query.expressions.field_paths import check_field_name, parse_path
+from headrace.query.expressions.text_length import checked_text
 from headrace.values.bson import MISSING
 
 _PLAIN: Final = ParseContext()
@@ -38,7 +39,7 @@ def parse_operand(value: Any, context: ParseContext) -> Expression:
         return parse_object(value, context)
     if type(value) is list:
         return Call(_ARRAY, [parse_operand(item, context) for item in value])
-    return Constant(value)
+    return Constant(checked_text(value) if type(value) is str else value)
 
 
 def parse_object(document: dict[str, Any], context: ParseContext) -> Expression:

@@ -24,17 +24,12 @@ from headrace.query.expressions.operator_parser import (
     variadic,
 )
 from headrace.query.expressions.text_coercion import coerced_text
+from headrace.query.expressions.text_length import check_text_length, checked_text
 from headrace.query.expressions.value_text import as_text
 from headrace.values.bson import type_name
 
 _WHITESPACE: Final = "\0 \t\n\v\f\r\u00a0\u1680" + "".join(chr(code) for code in range(0x2000, 0x200B))
 _FEW_CHARACTERS: Final = 32  # to be stripped: Python compares each character of the text with each of these
-
-
-def check_length(length: int) -> None:
-    """Raise 13548 if a text of `length` characters is too long. MongoDB allows twice as many."""
-    if length > limits.TEXT_BYTES_MAX:
-        raise CommandError(13548, f"BufBuilder attempted to grow() to {length} bytes, past the 31MB limit.")
 
 
 def _make_concat(*operands: Evaluate) -> Evaluate:
@@ -47,8 +42,8 @@ def _make_concat(*operands: Evaluate) -> Evaluate:
             if type(value) is not str:
                 raise CommandError(16702, f"$concat only supports strings, not {type_name(value)}")
             strings.append(value)
-        check_length(sum(map(len, strings)))
-        return "".join(strings)
+        check_text_length(sum(map(len, strings)))
+        return checked_text("".join(strings))
 
     return evaluate
 
@@ -212,8 +207,8 @@ def _replacer(name: str, count: int) -> OperatorParser:
             return None
         growth = len(replacement) - len(find)
         if growth > 0:
-            check_length(len(text) + growth * (text.count(find) if count < 0 else 1))
-        return text.replace(find, replacement, count)
+            check_text_length(len(text) + growth * (text.count(find) if count < 0 else 1))
+        return checked_text(text.replace(find, replacement, count))
 
     required = {"input": 51749, "find": 51748, "replacement": 51747}
     operator = Operator(name, of_values(replace), folds=False)
