@@ -20,8 +20,7 @@ from pymongo import MongoClient
 from tqdm import tqdm
 
 import headrace
-from headrace.demo.flights import Write, writes
-from headrace.demo.replay import replay
+from headrace.demo.flights import Write, replay, writes
 from headrace.spark.errors import redacted
 from headrace.spark.mirror import BatchReport, Mirror, follow
 from headrace.spark.session import get_session

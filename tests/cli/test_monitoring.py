@@ -14,8 +14,7 @@ import pytest
 import headrace
 from headrace.cli.main import main
 from headrace.cli.monitoring.oplog import OplogReport
-from headrace.cli.monitoring.status import ServerSample, Status
-from headrace.cli.monitoring.streams import open_streams
+from headrace.cli.monitoring.status import ServerSample, Status, open_streams
 from headrace.cli.terminal import Painter
 from headrace.testing.clock import FakeClock
 from tests.server.raw import RawClient

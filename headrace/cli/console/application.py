@@ -22,7 +22,6 @@ from headrace.cli.connection import failure
 from headrace.cli.console.broadcast import MessageReader, event_text
 from headrace.cli.console.collections import collection_of, collections_of, documents_of, explained
 from headrace.cli.console.gate import Gate
-from headrace.cli.console.jobs import JobReports
 from headrace.cli.console.sessions import ServerConnection, Sessions
 from headrace.cli.console.slow_queries import slow_queries
 from headrace.cli.console.tailing import TailQuery
@@ -32,6 +31,7 @@ from headrace.cli.monitoring.status import UNAUTHORIZED
 STATIC: Final = Path(__file__).parent / "static"
 _TYPES: Final = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _CACHED_SECONDS: Final = 1.0
+_JOBS_SECONDS: Final = 5.0
 _OPLOG_SECONDS: Final = 15.0
 """How long an oplog report is cached; it reads 10,000 entries."""
 _SCOPE_MAX: Final = 300
@@ -44,7 +44,6 @@ class ConsoleApplication:
     def __init__(self, sessions: Sessions, *, port: int, jobs: Sequence[Path] = (), writes: bool = False) -> None:
         """With `writes`, pipelines of the query box may end with `$out` or `$merge`."""
         self._sessions = sessions
-        self._jobs = JobReports(jobs)
         self._files = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in _TYPES}
         self.cookie = f"headrace_console_{port}"  # all ports of a host share its cookies
         routes = [
@@ -61,7 +60,7 @@ class ConsoleApplication:
             Route("/api/explain", self._query(explained)),
             Route("/api/oplog", self._answer(lambda client: report_of(client).document(), (), _OPLOG_SECONDS)),
             Route("/api/slow", self._answer(slow_queries, ())),
-            Route("/api/jobs", self._job_reports),
+            Route("/api/jobs", self._answer(lambda client: {"jobs": list(map(_job_report, jobs))}, (), _JOBS_SECONDS)),
         ]
         handlers: Any = {Failed: _refuse, HTTPException: _http_error, PyMongoError: _refuse}
         self.asgi = Gate(
@@ -134,9 +133,6 @@ class ConsoleApplication:
 
         return StreamingResponse(texts(), media_type="text/event-stream")
 
-    async def _job_reports(self, request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(self._jobs.document))
-
     def _answer(
         self, ask: Callable[..., Any], names: tuple[str, ...], seconds: float = _CACHED_SECONDS
     ) -> Callable[[Request], Any]:
@@ -160,6 +156,23 @@ class ConsoleApplication:
             return JSONResponse(await run_in_threadpool(ask, connection.client, dict(request.query_params)))
 
         return route
+
+
+def _job_report(path: Path) -> dict[str, Any]:
+    """Return the status of a job as `headrace pipeline status --json` prints it, or an error."""
+    try:
+        from headrace.spark.errors import error_line
+        from headrace.spark.jobs.job_file import read_job
+        from headrace.spark.jobs.status import job_status
+    except ImportError as error:
+        return {
+            "file": path.name,
+            "error": f"the pipeline is not installed: pip install 'headrace[spark]' ({error})",
+        }
+    try:
+        return {"file": path.name, **job_status(read_job(path)).document()}
+    except Exception as error:  # the file, the tables or the servers of the job: the page shows the reason
+        return {"file": path.name, "error": error_line(error)}
 
 
 def _session_of(connection: ServerConnection) -> dict[str, Any]:

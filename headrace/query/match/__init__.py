@@ -5,7 +5,6 @@ predicate({"a": [0, 2]})                        -> True
 predicate.matched_index({"a": [0, 2]})          -> "1"
 """
 
-from headrace.query.match.filter_parser import parse_filter
-from headrace.query.match.predicate import Predicate
+from headrace.query.match.filter_parser import Predicate, parse_filter
 
 __all__ = ["Predicate", "parse_filter"]
