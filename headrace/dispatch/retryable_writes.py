@@ -86,13 +86,16 @@ def run_once(context: CommandContext, command: Command, request: Request) -> Rep
         engine.fail_points.before_retryable_write(request)
     named = {} if request.client.uid is None else {"lsid": lsid_of(request)}
     saver = None
-    if context.progress is not None or running_command() is not None:
+    if context.progress is not None or running_command() is not None or command.name == "bulkWrite":
         saver = _ProgressSaver(context, session, number, named)
         context.save_progress = saver.save
     answer = command.run(context, request)
     if type(answer) is Wait:
         return answer
     elements = answer if type(answer) is bytes else reply.answer_elements(answer)  # type: ignore[arg-type]
+    if context.outlives_command and saver is not None:  # a repetition opens another cursor over the same results
+        saver.save()
+        return elements
     put_reply(context.txn, session, number, elements, encode(named)[4:-1] if named else b"")
     if saver is not None:
         saver.forget()

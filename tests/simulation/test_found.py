@@ -566,3 +566,22 @@ def test_a_time_series_can_be_made_again_while_its_database_is_dropped(tmp_path:
             assert isinstance(answer, dict) and answer.get("code", 0) in (0, 48)
             drop.go_on(60)
             assert decode(drop.answer)["ok"] == 1.0
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_bulk_write_that_is_sent_again_has_a_cursor_of_its_own(tmp_path: Path, restarts: bool) -> None:
+    """Its reply was stored with the cursor, which ends with the server or with its last batch."""
+    session = {"lsid": {"id": Binary(bytes(16), 4)}}
+    bulk: dict[str, Any] = {
+        "bulkWrite": 1, "ops": [{"insert": 0, "document": {"_id": number}} for number in range(3)],
+        "nsInfo": [{"ns": "t.c"}], "cursor": {"batchSize": 1}, "txnNumber": Int64(1), **session,
+    }  # fmt: skip
+    with DrivenServer(tmp_path, clock=FakeClock()) as at:
+        seen = []
+        for number in range(2):
+            if number and restarts:
+                at.restart()
+            cursor = at.must("admin", bulk)["cursor"]
+            more = {"getMore": Int64(cursor["id"]), "collection": "$cmd.bulkWrite", **session}
+            seen.append([*cursor["firstBatch"], *at.must("admin", more)["cursor"]["nextBatch"]])
+        assert seen == [[{"ok": 1.0, "idx": number, "n": 1} for number in range(3)]] * 2
