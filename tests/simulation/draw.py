@@ -46,6 +46,7 @@ SERIES_INDEXES: Final[dict[str, Document]] = {
 SERIES_OPTIONS: Final[tuple[Document, ...]] = (
     {"granularity": "seconds"}, {"granularity": "minutes"}, {"bucketMaxSpanSeconds": 100, "bucketRoundingSeconds": 100},
 )  # fmt: skip
+CLUSTERED: Final[Document] = {"clusteredIndex": {"key": {"_id": 1}, "unique": True}}
 HINTED: Final = ("a_1", "a_1_n_-1", "b_1", "s_1_a_1")
 
 
@@ -326,7 +327,10 @@ class Draw:
         if kind == "dropIndexes":
             return {**base, "index": random.choice((*INDEXES, "*"))}
         if kind == "create":
-            return {**base, "options": random.choice(({}, {"changeStreamPreAndPostImages": {"enabled": True}}))}
+            return {
+                **base,
+                "options": random.choice(({}, CLUSTERED, {"changeStreamPreAndPostImages": {"enabled": True}})),
+            }
         if kind == "createView":
             return {**base, "ns": random.choice(VIEWS), "on": random.choice("xy"), "pipeline": self._view_pipeline()}
         if kind == "dropView":
@@ -336,7 +340,7 @@ class Draw:
                     "drop_target": self.chance(0.5)}  # fmt: skip
         if kind == "collMod":
             return self._coll_mod(base)
-        if kind == "drop" and self.chance(0.4):
+        if kind == "drop" and self.chance(0.7):
             base["ns"] = random.choice(CREATED)
         return base
 

@@ -41,6 +41,8 @@ class ModelCollection:
     count_max: int | None = None
     """How many documents it holds, where it is capped."""
     is_capped: bool = False
+    is_clustered: bool = False
+    """Whether its documents are in the order of their `_id`."""
     expires_seconds: int | None = None
     """After how many seconds the buckets of a time series expire."""
 
@@ -97,7 +99,7 @@ def documents_of(state: State, namespace: str) -> list[Document]:
     if there is None:
         return []
     if isinstance(there, ModelCollection):
-        return list(there.documents.values())
+        return sorted(there.documents.values(), key=by_id) if there.is_clustered else list(there.documents.values())
     database = namespace.partition(".")[0]
     documents = documents_of(state, f"{database}.{there.on}")
     for stage in there.pipeline:
@@ -106,6 +108,11 @@ def documents_of(state: State, namespace: str) -> list[Document]:
         else:
             documents = [document for document in documents if matches(document, stage["$match"])]
     return documents
+
+
+def by_id(document: Document) -> Any:
+    """The `_id` of a document, an integer or, after an upsert, an ObjectId."""
+    return isinstance(document["_id"], bson.ObjectId), document["_id"]
 
 
 def apply(state: State, raw: bytes) -> tuple[State, list[Event]]:
@@ -224,7 +231,7 @@ def _command(state: State, database: str, entry: Document) -> list[Event]:
         count_max = o.get("max") if o.get("capped") else None
         state[namespace] = ModelCollection(
             entry["ui"], validator=o.get("validator"), images=images, count_max=count_max,
-            is_capped=bool(o.get("capped")),
+            is_capped=bool(o.get("capped")), is_clustered="clusteredIndex" in o,
             expires_seconds=o.get("expireAfterSeconds"),
         )  # fmt: skip
         return [Event("create", namespace)]

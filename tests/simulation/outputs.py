@@ -92,6 +92,6 @@ def require_moved(op: Document, pending: Pending) -> None:
         raise Finding("rename", f"{op} has made {last.after} of {last.before}")
     if _specs(before) != _specs(after):
         raise Finding("rename", f"{op} has changed the indexes {before.indexes} to {after.indexes}")
-    for name in ("documents", "validator", "images", "count_max", "is_capped"):
+    for name in ("documents", "validator", "images", "count_max", "is_capped", "is_clustered"):
         if (getattr(before, name) or None) != (getattr(after, name) or None):  # an empty validator is none
             raise Finding("rename", f"{op} has changed {name} from {before} to {after}")
