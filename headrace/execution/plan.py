@@ -80,7 +80,7 @@ class Finder:
         self._spec = spec
         self._hint = hint = checked_hint(hint)
         self.uses_cache = True
-        self.is_backward = False
+        self.is_backward = hint == {"$natural": -1}
         self._choice: Choice | None = None
         self._id_direction: int | None = None
         check_hint(collection, hint)
@@ -539,12 +539,12 @@ def checked_hint(hint: Any) -> Any:
 
 
 def check_hint(collection: Collection | None, hint: Any) -> None:
-    """Raise 2, as MongoDB's planner does, for a hint that names no usable index. The hint of a time series is checked
-    on its buckets."""
+    """Raise 2, as MongoDB's planner does, for a hint that names no usable index. The hint of a view or time series is
+    checked on the collection below it."""
     if hint in (None, {}):
         return
     hint = checked_hint(hint)
-    if collection is None or hint in _NATURAL or collection.is_time_series:
+    if collection is None or hint in _NATURAL or collection.is_time_series or collection.is_view:
         return
     index = hinted_index(collection, hint)
     if index is not None and usable([index]):

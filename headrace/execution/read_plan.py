@@ -87,7 +87,8 @@ class ReadPlan:
 def plan_read(
     current: Callable[[], View], collection: Collection, finder: Finder, order: Order, *, backward: bool = False
 ) -> ReadPlan:
-    """Choose the plan. `backward`: read in reverse natural order."""
+    """Choose the plan. `backward`: read in reverse natural order, as for the hint `{$natural: -1}`."""
+    backward = backward or finder.is_natural_backward
     if finder.is_by_id:
         return ReadPlan(ReadKind.IDHACK, collection, finder, order, is_sorted=True)
     if finder.near is not None:

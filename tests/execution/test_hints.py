@@ -103,3 +103,53 @@ def test_a_hint_of_the_index_on_id_reads_in_its_order(at: DrivenServer, hint: An
     assert [document["_id"] for document in piped["cursor"]["firstBatch"]] == [0, 1]
     removed = at.must("t", {"findAndModify": "h", "query": {"b": 1}, "hint": hint, "remove": True})
     assert removed["value"]["_id"] == 1
+
+
+def ids_of(reply: Any) -> list[Any]:
+    if "values" in reply:
+        return list(reply["values"])
+    return [document["_id"] for document in reply["cursor"]["firstBatch"]]
+
+
+@pytest.mark.parametrize(
+    ("hint", "order"),
+    [({"$natural": -1}, [2, 0, 4, 1, 3]), ({"$natural": 1}, [3, 1, 4, 0, 2]), ({"_id": 1}, [0, 1, 2, 3, 4]),
+     ("b", [4, 0, 2, 3, 1])],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["h", "v"])
+def test_a_hint_gives_the_order_of_a_collection_and_of_its_views(
+    at: DrivenServer, name: str, hint: Any, order: list[int]
+) -> None:
+    at.must("t", {"insert": "h", "documents": [{"_id": number, "b": number % 2} for number in (3, 1, 4, 0, 2)]})
+    at.must("t", {"createIndexes": "h", "indexes": [{"key": {"b": 1}, "name": "b"}]})
+    at.must("t", {"create": "v", "viewOn": "h", "pipeline": [{"$match": {"_id": {"$type": "int"}}}]})
+    rest = {"cursor": {}, "hint": hint}
+    assert ids_of(at.must("t", {"find": name, "hint": hint})) == order
+    assert ids_of(at.must("t", {"aggregate": name, "pipeline": [], **rest})) == order
+    assert ids_of(at.must("t", {"aggregate": name, "pipeline": [{"$skip": 1}, {"$limit": 2}], **rest})) == order[1:3]
+    assert ids_of(at.must("t", {"distinct": name, "key": "_id", "hint": hint})) == order
+    assert code_of(at.run("t", {"count": name, "hint": "missing"})) == 2
+    if type(hint) is dict and "$natural" in hint:
+        assert ids_of(at.must("t", {"find": name, "sort": hint, "skip": 1, "limit": 2})) == order[1:3]
+
+
+def test_writes_obey_the_hint_of_reverse_natural_order(at: DrivenServer) -> None:
+    backward = {"$natural": -1}
+    changed = {"findAndModify": "c", "query": {"b": {"$lt": 3}}, "hint": backward, "update": {"$set": {"c": 1}}}
+    assert at.must("t", changed)["value"]["_id"] == 2
+    update = {"q": {"b": {"$gte": 0}}, "u": {"$set": {"d": 1}}, "hint": backward}
+    at.must("t", {"update": "c", "updates": [update]})
+    assert ids_of(at.must("t", {"find": "c", "filter": {"d": 1}})) == [3]
+    at.must("t", {"delete": "c", "deletes": [{"q": {"b": {"$gte": 0}}, "limit": 1, "hint": backward}]})
+    assert ids_of(at.must("t", {"find": "c"})) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("option", "code"),
+    [({"singleBatch": True}, 168), ({"singleBatch": True, "limit": 1}, 0), ({"tailable": True}, 168),
+     ({"noCursorTimeout": True}, 168), ({"allowPartialResults": True}, 168), ({"readOnce": True}, 168),
+     ({"returnKey": True}, 168), ({"min": {"_id": 1}}, 168)],
+)  # fmt: skip
+def test_a_view_refuses_the_options_that_only_a_find_has(at: DrivenServer, option: Document, code: int) -> None:
+    at.must("t", {"create": "v", "viewOn": "c", "pipeline": []})
+    assert code_of(at.run("t", {"find": "v", **option})) == code

@@ -82,7 +82,7 @@ def documents_of(client: Client, query: Mapping[str, str], *, writes: bool = Fal
     database, command = _command(query, writes=writes)
     skip = _whole(query.get("skip", ""))
     if "find" in command:
-        command |= {"limit": DOCUMENTS_MAX + 1, "singleBatch": True, "skip": skip}
+        command |= {"limit": DOCUMENTS_MAX + 1, "batchSize": DOCUMENTS_MAX + 1, "skip": skip}
     elif not _writing_stages(command["pipeline"]):
         command["pipeline"] += [{"$skip": skip}, {"$limit": DOCUMENTS_MAX + 1}]
     cursor = client[database].command(command, codec_options=client.codec_options)["cursor"]

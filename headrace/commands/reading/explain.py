@@ -379,7 +379,7 @@ def _is_view(context: CommandContext, request: Request) -> bool:
 
 def _pipeline(context: CommandContext, request: Request, examined: Examined, verbosity: str) -> dict[str, Any]:
     """Return the explanation of a pipeline: the plan of its first filter, and the stages that follow."""
-    body = request.body
+    body = find.on_view(request.body) if request.name == "find" else request.body
     name = body[request.name]
     namespace = f"{request.db}.{name if type(name) is str else '$cmd.aggregate'}"
     base, of_views = resolve(context, namespace)

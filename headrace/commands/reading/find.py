@@ -128,6 +128,12 @@ def _is_plain_by_id(body: dict[str, Any], collection: Collection | None) -> bool
     )
 
 
+_ONLY_FIND: Final = (
+    "allowPartialResults", "max", "min", "noCursorTimeout", "readOnce", "returnKey", "showRecordId", "singleBatch",
+    "tailable",
+)  # fmt: skip
+"""The options that a find on a view refuses. `singleBatch` is allowed with a limit of 1."""
+
 _NOT_PLAIN: Final = frozenset({
     "batchSize", "collation", "hint", "let", "max", "min", "projection", "returnKey", "showRecordId", "skip",
     "tailable",
@@ -267,13 +273,19 @@ def as_pipeline(body: dict[str, Any]) -> list[dict[str, Any]]:
     return [{stage: body[field]} for stage, field in order if body.get(field)]
 
 
+def on_view(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a find for a view. A `$natural` sort becomes a hint for the collection below the view."""
+    sort = body.get("sort")
+    return {**body, "sort": None, "hint": sort} if sort and "$natural" in sort else body
+
+
 def _on_view(context: CommandContext, request: Request, namespace: str) -> bytes:
     """Run a find on a view as an aggregation on the underlying collection. Raise 168 for options that only find has."""
     from headrace.execution.pipelines import run_pipeline_on
 
-    body = request.body
-    for name in ("max", "min", "returnKey", "showRecordId"):
-        if body.get(name):
+    body = on_view(request.body)
+    for name in _ONLY_FIND:
+        if body.get(name) and (name != "singleBatch" or LIMIT.of(body) != 1):
             raise CommandError(168, f"Option {name} not supported in aggregation.")
     _, pipeline = resolve(context, namespace, api_strict=bool(body.get("apiStrict")))
     matches = run_pipeline_on(context, namespace, [*pipeline, *as_pipeline(body)], body, request)
