@@ -133,7 +133,7 @@ def test_a_hint_gives_the_order_of_a_collection_and_of_its_views(
         assert ids_of(at.must("t", {"find": name, "sort": hint, "skip": 1, "limit": 2})) == order[1:3]
 
 
-def test_writes_obey_the_hint_of_reverse_natural_order(at: DrivenServer) -> None:
+def test_writes_read_in_reverse_natural_order_if_hinted(at: DrivenServer) -> None:
     backward = {"$natural": -1}
     changed = {"findAndModify": "c", "query": {"b": {"$lt": 3}}, "hint": backward, "update": {"$set": {"c": 1}}}
     assert at.must("t", changed)["value"]["_id"] == 2
