@@ -25,7 +25,8 @@ PRE_IMAGES: Final = "config.system.preimages"
 TRANSACTIONS: Final = "config.transactions"
 VERSIONS: Final = "admin.system.version"
 _WITHOUT_IDL: Final = frozenset({
-    "planCacheClear", "planCacheClearFilters", "planCacheListFilters", "planCacheSetFilter", "reIndex", "validate",
+    "createIndexes", "planCacheClear", "planCacheClearFilters", "planCacheListFilters", "planCacheSetFilter", "reIndex",
+    "validate",
 })  # fmt: skip
 """The commands for which a collection name that is no string is error 73, not 2."""
 _DATABASE_REFUSED: Final = frozenset('/\\. "$\x00')

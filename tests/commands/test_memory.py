@@ -90,9 +90,9 @@ def test_what_a_cursor_holds_is_given_back_at_its_end(server: DrivenServer) -> N
 
 def test_a_document_that_no_reply_holds_is_refused(server: DrivenServer) -> None:
     wide = {"$reduce": {
-        "input": {"$range": [0, 19]}, "initialValue": "$text", "in": {"$concat": ["$$value", "$$value"]},
+        "input": {"$range": [0, 17]}, "initialValue": "$text", "in": {"$concat": ["$$value", "$$value"]},
     }}  # fmt: skip
-    pipeline = [{"$limit": 1}, {"$set": {"a": wide}}]
+    pipeline = [{"$limit": 1}, {"$set": {"a": wide}}, {"$set": {"b": ["$a", "$a", "$a"]}}]
     refused = server.run("t", {"aggregate": "c", "pipeline": pipeline, "cursor": {}})
     assert (refused["code"], refused["codeName"]) == (10334, "BSONObjectTooLarge")
 

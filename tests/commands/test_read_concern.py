@@ -44,7 +44,7 @@ def find(client: Any, at: Any = None, **options: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("concern", "code"),
     [
-        ({"level": "none"}, 9),
+        ({"level": "none"}, 2),
         ({"level": 1}, 14),
         ({"lvel": "local"}, 40415),
         ({"level": "local", "atClusterTime": Timestamp(1, 1)}, 72),

@@ -111,7 +111,8 @@ def view_and_buckets(context: CommandContext, collection: Collection) -> tuple[C
 
 
 def bucket_index(series: Series, spec: dict[str, Any]) -> dict[str, Any]:
-    """Translate an index of a time series to its buckets. Raise 72 for kinds and options that no time series has."""
+    """Translate an index of a time series to its buckets. Raise 67, 72 or 7246201 for kinds and options that no time
+    series has."""
     for option, kind in (("unique", "Unique"), ("prepareUnique", "Unique"), (SECONDS, "TTL"), (PARTIAL, "Partial")):
         if spec.get(option) not in (None, False):
             raise CommandError(72, f"{kind} indexes are not supported on time-series collections")
@@ -125,8 +126,10 @@ def bucket_index(series: Series, spec: dict[str, Any]) -> dict[str, Any]:
             raise ValueError("_id")
         return {**spec, "key": to_buckets(series, key)}
     except ValueError:
+        # The codes of MongoDB, which finds the errors in the key of the buckets' index.
+        code = 7246201 if "$**" in key else 67 if {"2d", "hashed"} & set(map(str, key.values())) else 72
         raise CommandError(
-            72, f"Invalid index spec for time-series collection: {to_string(key)}. Fields other than the meta field "
+            code, f"Invalid index spec for time-series collection: {to_string(key)}. Fields other than the meta field "
             "have ascending or descending indexes only"
         ) from None  # fmt: skip
 

@@ -12,7 +12,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.dispatch.arguments import Fields, boolean, document
 from headrace.dispatch.command import Command
-from headrace.dispatch.concerns.read_concern import LEVELS
+from headrace.dispatch.concerns.read_concern import check_level
 from headrace.dispatch.concerns.write_concern import DEFAULTS, WRITE_CONCERN, W, shown, unsatisfied
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import READ_CONCERN
@@ -86,10 +86,8 @@ def _set_read(stored: dict[str, Any], concern: dict[str, Any]) -> None:
     if not concern:
         stored.pop("defaultReadConcern", None)
         return
-    if level is not None and level not in LEVELS:
-        raise CommandError(
-            9, "readConcern.level must be either 'local', 'majority', 'linearizable', 'available', or 'snapshot'"
-        )
+    if level is not None:
+        check_level(level, "defaultReadConcern.level")
     if level not in _SUITABLE:
         raise CommandError(2, f"level: '{level or 'local'}' is not suitable for the default read concern")
     for name in ("afterClusterTime", "atClusterTime"):

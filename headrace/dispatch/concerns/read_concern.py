@@ -59,15 +59,17 @@ def apply_read_concern(engine: Engine, command: Command, request: Request) -> Co
     return replace(command, run=run if wanted is None else _once_there(run, wanted))
 
 
+def check_level(level: str, name: str) -> None:
+    """Raise 2 for a level of a read concern that does not exist. `name` is the field's."""
+    if level not in LEVELS:
+        raise CommandError(2, f"Enumeration value '{level}' for field '{name}' is not a valid value.")
+
+
 def _check(command: Command, request: Request, concern: dict[str, Any]) -> None:
     level = concern.get("level")
     if level is None:
         level = "local"
-    if level not in LEVELS:
-        raise CommandError(
-            9,
-            "readConcern.level must be either 'local', 'majority', 'linearizable', 'available', or 'snapshot'",
-        )
+    check_level(level, "readConcern.level")
     if level in TAKEN_BY and command.name not in TAKEN_BY[level]:
         raise CommandError(
             72,

@@ -134,7 +134,7 @@ def test_defaults_outlive_the_server(tmp_path: Path) -> None:
         ({"defaultWriteConcern": {"w": "other"}}, 79), ({"defaultWriteConcern": {"w": -1}}, 9),
         ({"defaultWriteConcern": {"w": 1, "provenance": "clientSupplied"}}, 2),
         ({"defaultReadConcern": {"level": "snapshot"}}, 2), ({"defaultReadConcern": {"level": "linearizable"}}, 2),
-        ({"defaultReadConcern": {"level": "other"}}, 9), ({"defaultReadConcern": {"level": 1}}, 14),
+        ({"defaultReadConcern": {"level": "other"}}, 2), ({"defaultReadConcern": {"level": 1}}, 14),
         ({"defaultReadConcern": {"level": "local", "afterClusterTime": Timestamp(1, 1)}}, 2),
         ({"defaultReadConcern": {"level": "local", "provenance": "clientSupplied"}}, 2),
     ],
