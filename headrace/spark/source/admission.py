@@ -36,11 +36,10 @@ else:
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from headrace.spark.stream.merged_stream import MergedStream
     from headrace.spark.stream.server_stream import ServerStream
-    from headrace.spark.stream.server_streams import ServersCollectionsStream
+    from headrace.spark.stream.server_streams import ServerStreams
 
-    DriverStream = ServerStream | MergedStream | ServersCollectionsStream
+    DriverStream = ServerStream | ServerStreams
 
 Offset = dict[str, Any]
 

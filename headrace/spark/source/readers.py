@@ -25,12 +25,12 @@ from headrace.spark.rows.tokens import Token
 from headrace.spark.source.admission import Admission
 from headrace.spark.stream.collections_partitions import CollectionEvents, CollectionSnapshots, read_collections
 from headrace.spark.stream.collections_stream import CollectionsStream
-from headrace.spark.stream.merged_stream import MergedStream, merged_past_partitions, read_merged
+from headrace.spark.stream.merged_rows import merged_past_partitions, read_merged
 from headrace.spark.stream.partitions import EventRange, MergedRanges, ServerPartition
 from headrace.spark.stream.read_ahead import read_ahead
 from headrace.spark.stream.read_partition import past_partitions, read_partition
 from headrace.spark.stream.server_stream import Offset, ServerStream
-from headrace.spark.stream.server_streams import ServersCollectionsStream
+from headrace.spark.stream.server_streams import ServerStreams
 from headrace.spark.timetravel.archive import end_at, resolve
 from headrace.spark.timetravel.collection_at_time import key_ranges
 
@@ -128,10 +128,10 @@ class StreamReader(_PartitionReader, Admission):
     """Plans batches in the driver, from one thread, when Spark asks (`admission.py`); `read` runs on workers."""
 
     @cached_property
-    def stream(self) -> ServerStream | MergedStream | ServersCollectionsStream:
+    def stream(self) -> ServerStream | ServerStreams:
         """The stream to plan, opened at first use."""
         if self.options.others:
-            return ServersCollectionsStream(self.options) if self.options.several else MergedStream(self.options)
+            return ServerStreams(self.options)
         return CollectionsStream(self.options) if self.options.several else ServerStream(self.options)
 
     def __getstate__(self) -> dict[str, Any]:

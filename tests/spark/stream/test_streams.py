@@ -17,10 +17,10 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import StreamReader
-from headrace.spark.stream.merged_stream import MergedStream
 from headrace.spark.stream.partitions import EventRange, MergedRanges
 from headrace.spark.stream.read_partition import read_partition
 from headrace.spark.stream.server_stream import Offset, ServerStream
+from headrace.spark.stream.server_streams import ServerStreams
 from headrace.values.bson import decode
 from tests.spark.support.pruning import prune_to
 
@@ -307,11 +307,40 @@ def test_partitions_by_time_have_each_event_once_in_order(
 
 def test_a_partition_of_several_servers_has_a_range_of_each() -> None:
     with headrace.Server() as one, headrace.Server() as two:
-        stream = MergedStream(reader_of(one, two, partitions="2").options)
+        stream = ServerStreams(reader_of(one, two, partitions="2").options)
         start = stream.initial_offset()
-        partitions = stream.partitions(start, start)
+        insert(one, 1)
+        insert(two, 1)
+        stream.stop_at_now()
+        partitions = stream.partitions(start, stream.latest_offset(start))
         assert all(isinstance(partition, MergedRanges) and len(partition.ranges) == 2 for partition in partitions)
         ranges = [
             each for partition in partitions if isinstance(partition, MergedRanges) for each in partition.ranges if each
         ]
         assert {(each.slice, each.slices) for each in ranges if isinstance(each, EventRange)} == {(0, 2), (1, 2)}
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_offsets_of_several_servers_of_earlier_releases_are_read(several: bool) -> None:
+    with headrace.Server() as one, headrace.Server() as two:
+        names = {"collections": "c"} if several else {"collection": "c"}
+        options = {"uri": f"{one.uri}\n{two.uri}", "database": "d", "awaitMs": "20"} | names
+        reader = StreamReader(
+            parse_options(options | {"startingPosition": "snapshot" if several else "latest"}), SCHEMA
+        )
+        start = reader.initialOffset()
+        if several:
+            del start["initial"]
+        else:
+            start = {"servers": {name: {"token": each["token"]} for name, each in start["servers"].items()}}
+            start["initial"] = True
+        insert(one, 1)
+        insert(two, 2)
+        reader.prepareForTriggerAvailableNow()
+        rows: list[Row] = []
+        while (end := advance(reader, start)) != start:
+            rows += rows_of(reader, start, end)
+            start = end
+        found = [row["server"] for row in rows if row["operationType"] in {"insert", "snapshot"}]
+        assert sorted(found) == sorted([server_name(one.uri), server_name(two.uri)])
+        reader.stop()
