@@ -1,38 +1,32 @@
-"""The metadata of a Delta commit of this program: writing it and reading it."""
+"""Commits of Delta tables: their metadata, written and read, and the commit that joins small files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from headrace import limits
 from headrace.spark.tables.position import STATE_KEY
 from headrace.spark.tables.progress import Progress
 
-# Each commit adds about one small file. After `COMPACT_COMMITS` commits these are joined; the joined files less often.
-COMPACT_COMMITS: Final = 100
-_COMPACT_ALL_COMMITS: Final = 2500
 
+def join_files(
+    table: DeltaTable, properties: CommitProperties, target: int | None, cluster: Iterable[str], sorted_max: float
+) -> int:
+    """Join small files to files of `target` bytes, in one commit. Return how many there were.
 
-def compact_small_files(
-    table: DeltaTable, properties: CommitProperties, commits: int = COMPACT_COMMITS, cluster: Sequence[str] = ()
-) -> None:
-    """Join small files every `commits` commits, sorted by the columns `cluster`, in a commit with these properties.
-
-    A large table is not sorted.
+    The rows are sorted by the columns `cluster` that the table has and is not partitioned by, unless the table has more
+    than `sorted_max` bytes.
     """
-    following = table.version() + 1
-    if following % commits:
-        return
-    columns = cluster_columns(table, cluster) if cluster else []
-    if columns and byte_count(table) <= limits.COMPACT_BYTES:
-        table.optimize.z_order(columns, commit_properties=properties)
+    names = {field.name for field in table.schema().fields} - set(table.metadata().partition_columns)
+    columns = [name for name in cluster if name in names]
+    if columns and byte_count(table) <= sorted_max:
+        metrics = table.optimize.z_order(columns, target_size=target, commit_properties=properties)
     else:
-        target = None if following % _COMPACT_ALL_COMMITS == 0 else limits.COMPACT_BYTES
-        table.optimize.compact(target_size=target, commit_properties=properties)
+        metrics = table.optimize.compact(target_size=target, commit_properties=properties)
+    return int(metrics["numFilesRemoved"])
 
 
 def commit_properties(text: str, query: str, batch: int, others: Mapping[str, str] | None = None) -> CommitProperties:
@@ -60,12 +54,6 @@ def committed_progress(table: DeltaTable) -> Progress | None:
     """Return the progress in this program's newest commit; None if there is none."""
     commit = newest_commit(table)
     return None if commit is None else Progress.of(str(commit[STATE_KEY]))
-
-
-def cluster_columns(table: DeltaTable, wanted: Iterable[str]) -> list[str]:
-    """Return the wanted columns that a compaction can sort by: columns of the table that do not partition it."""
-    names = {field.name for field in table.schema().fields} - set(table.metadata().partition_columns)
-    return [name for name in wanted if name in names]
 
 
 def byte_count(table: DeltaTable) -> int:

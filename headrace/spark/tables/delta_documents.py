@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
@@ -19,7 +19,7 @@ from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.columns.infer import with_growth
 from headrace.spark.rows.events import SERVER
-from headrace.spark.tables.delta_commits import byte_count, commit_properties, compact_small_files, newest_commit
+from headrace.spark.tables.delta_commits import byte_count, commit_properties, join_files, newest_commit
 from headrace.spark.tables.delta_files import (
     FileWriter,
     OpenDeltaTable,
@@ -45,6 +45,8 @@ from headrace.spark.tables.written_file import WrittenFile
 
 Position = TypeVar("Position", bound=TablePosition)
 Reshape = Callable[[pa.Table], pa.Table]
+_JOIN_ALL_COMMITS: Final = 2500
+"""The number of commits after which joined files are joined, too."""
 
 
 class DeltaDocuments(Generic[Position]):
@@ -52,7 +54,7 @@ class DeltaDocuments(Generic[Position]):
     table, if any."""
 
     compact_commits: int = 100
-    """The number of commits after which small files are joined."""
+    """The number of commits after which small files are joined: each commit adds about one."""
 
     def __init__(
         self, kept: type[Position], location: TableLocation, codec: DocumentCodec, partition_by: str = ""
@@ -203,7 +205,10 @@ class DeltaDocuments(Generic[Position]):
 
     def compact(self, table: DeltaTable, properties: CommitProperties) -> None:
         """Join small files when due, sorted by the columns that the job names; a large table is sorted by upkeep."""
-        compact_small_files(table, properties, self.compact_commits, self.codec.cluster)
+        following = table.version() + 1
+        if following % self.compact_commits == 0:
+            target = None if following % _JOIN_ALL_COMMITS == 0 else limits.COMPACT_BYTES
+            join_files(table, properties, target, self.codec.cluster, limits.COMPACT_BYTES)
 
     def slots(self, count: int) -> Slots:
         """Return the slots for the table's rows: `count`, or a multiple for a large table."""

@@ -10,6 +10,7 @@ batch per second the folder would get 86,400 files a day, and listing them a sec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
@@ -19,7 +20,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from headrace import limits
 from headrace.clock import SystemClock
-from headrace.spark.tables.delta_commits import byte_count, cluster_columns, newest_commit
+from headrace.spark.tables.delta_commits import join_files, newest_commit
 from headrace.spark.tables.delta_files import OpenDeltaTable
 from headrace.spark.tables.position import STATE_KEY, NotAMirror
 from headrace.spark.tables.progress import Progress
@@ -158,12 +159,8 @@ class DeltaUpkeep:
         if size > limits.UPKEEP_BYTES_MAX and not thorough:
             report.skipped_bytes = size
             return
-        cluster = cluster_columns(table, self._cluster)
-        if cluster and (thorough or byte_count(table) <= limits.UPKEEP_BYTES_MAX):
-            metrics = table.optimize.z_order(cluster, target_size=target, commit_properties=_carried(table))
-        else:
-            metrics = table.optimize.compact(target_size=target, commit_properties=_carried(table))
-        report.compacted_files = int(metrics["numFilesRemoved"])
+        sorted_max = math.inf if thorough else limits.UPKEEP_BYTES_MAX
+        report.compacted_files = join_files(table, _carried(table), target, self._cluster, sorted_max)
 
     def _vacuum(self, report: UpkeepReport, thorough: bool) -> None:
         """Remove files of no version younger than `retain`. The first time, also remove files that the log does not
