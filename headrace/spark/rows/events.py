@@ -22,6 +22,13 @@ SCHEMA: Final = (
 SNAPSHOT_BEGIN: Final = "snapshotBegin"
 SNAPSHOT: Final = "snapshot"
 SNAPSHOT_END: Final = "snapshotEnd"
+SNAPSHOT_KINDS: Final = (SNAPSHOT_BEGIN, SNAPSHOT, SNAPSHOT_END)
+"""All operation types of rows of snapshots. The text of this tuple is also a list in SQL."""
+KEYED: Final = frozenset({"delete", "insert", "replace", "update"})
+"""Events of one document, named by its key."""
+DOCUMENT_OPERATIONS: Final = KEYED | {SNAPSHOT}
+INVALIDATING: Final = frozenset({"drop", "dropDatabase", "invalidate", "rename"})
+"""After these events the collection of that name is gone or replaced; new rows bring its later documents."""
 
 
 class Row(NamedTuple):

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, text_of
+from headrace.spark.rows.events import INVALIDATING
 from headrace.spark.rows.extjson import loads
 from headrace.spark.sinks.contract import BatchReport, LastBatch, MicroBatch, Sink, take_rows
 from headrace.spark.tables.catalog.catalog_table import TableMissing
-from headrace.spark.tables.fold import INVALIDATING
 from headrace.spark.tables.table_owner import TableOwner
 
 if TYPE_CHECKING:

@@ -25,20 +25,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.spark.masks.mask import Mask
-from headrace.spark.rows.events import Row
+from headrace.spark.rows.events import DOCUMENT_OPERATIONS, Row
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.stage_files import run_tasks
 from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.document_files import DocumentFile, DocumentFiles
-from headrace.spark.tables.fold import (
-    DOCUMENT_OPERATIONS,
-    MirrorDiverged,
-    MirrorState,
-    document_keys,
-    fold,
-    key_of,
-    keys_to_read,
-)  # fmt: skip
+from headrace.spark.tables.fold import MirrorDiverged, MirrorState, document_keys, fold, key_of, keys_to_read
 from headrace.spark.tables.history_table import table_of, version_texts, versions_by_key, without_versions
 from headrace.spark.tables.mirror_table import stored_rows, upserted
 from headrace.spark.tables.progress import Progress

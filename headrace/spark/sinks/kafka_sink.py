@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.durable_files import replace_file
-from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.rows.events import SNAPSHOT_KINDS
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.sinks.kafka_options import KafkaOptions, kafka_options
 from headrace.spark.sinks.kafka_records import SCHEMA, encoder
-from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
-from headrace.spark.tables.fold import INVALIDATING
+from headrace.spark.tables.drop_policy import check_not_gone, checked_policy
 from headrace.spark.tables.progress import Progress, Sieve
 from headrace.spark.tables.table_owner import TableOwner, check_owner
 
@@ -37,7 +36,6 @@ def kafka_sink(position: str | Path, policy: str = "follow", **options: Any) -> 
 
 _LIGHT: Final = ("token", "operationType", "database", "collection", "wallTime", "server")
 """The columns that show how far the batch goes."""
-_SNAPSHOTS: Final = f"'{SNAPSHOT}', '{SNAPSHOT_BEGIN}', '{SNAPSHOT_END}'"
 
 
 class KafkaSink:
@@ -92,12 +90,13 @@ class KafkaSink:
     def _publish(self, frame: DataFrame, batch: MicroBatch, before: Progress) -> BatchReport:
         """Write the rows of the frame; `batch` has only the columns that show how far they go."""
         rows = batch.rows_of_one_server()
-        self._check(rows, before)
+        if self._policy == "fail":
+            check_not_gone(rows, before)
         sieve = Sieve(before)
         for row in rows:
             sieve.is_new(row)
         if before.token:
-            frame = frame.where(f"token > '{before.token}' OR operationType IN ({_SNAPSHOTS})")
+            frame = frame.where(f"token > '{before.token}' OR operationType IN {SNAPSHOT_KINDS}")
         ordered = frame.repartition(_task_count(frame), "documentKey").sortWithinPartitions("token")
         writer: Any = ordered.mapInArrow(encoder(self._options), SCHEMA).write.format("kafka")
         writer.options(**self._options.writer_options()).save()
@@ -108,12 +107,6 @@ class KafkaSink:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(self._file, lambda path: path.write_text(after.text()))
         return batch.report(sieve.event_count, after.token)
-
-    def _check(self, rows: list[Row], before: Progress) -> None:
-        """Raise CollectionGone if a row is a drop, a rename or an invalidate and the policy is `fail`."""
-        for row in rows if self._policy == "fail" else ():
-            if row.operationType in INVALIDATING and row.token > before.token:
-                raise CollectionGone(f"{row.operationType} of {row.database}.{row.collection} at {row.token}")
 
 
 def _task_count(frame: DataFrame) -> int:

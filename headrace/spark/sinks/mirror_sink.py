@@ -20,8 +20,8 @@ from headrace.spark.sinks.fold_tasks import MirrorFold
 from headrace.spark.sinks.folding_sink import FoldingSink
 from headrace.spark.sinks.log_sink import checked_writers
 from headrace.spark.tables.delta_mirror import DeltaMirror
-from headrace.spark.tables.drop_policy import CollectionGone
-from headrace.spark.tables.fold import INVALIDATING, MirrorState, fold_servers, server_keys_to_read
+from headrace.spark.tables.drop_policy import check_not_gone
+from headrace.spark.tables.fold import MirrorState, fold_servers, server_keys_to_read
 from headrace.spark.tables.mirror_table import MirrorTable, open_mirror_table
 from headrace.spark.tables.typed.table_schema import TypedOptions
 
@@ -70,7 +70,8 @@ class MirrorSink(FoldingSink):
         return self._apply_rows(rows, query, batch, self.position())[1]
 
     def _apply_rows(self, rows: list[Row], query: str, batch: int, state: MirrorState) -> tuple[MirrorState, int]:
-        self._check(rows, state)
+        if self._policy == "fail":
+            check_not_gone(rows, state)
         state = self._after(state, state.query, state.batch)
         count = 0
         pieces = list(_pieces(rows, self._rows_max))
@@ -83,13 +84,6 @@ class MirrorSink(FoldingSink):
             state = changes.state
             count += changes.event_count
         return state, count
-
-    def _check(self, rows: list[Row], state: MirrorState) -> None:
-        """Raise CollectionGone if a row is a drop, a rename or an invalidate and the policy is `fail`."""
-        if self._policy == "fail":
-            for row in rows:
-                if row.operationType in INVALIDATING and row.token > state.of_server(row.server).token:
-                    raise CollectionGone(f"{row.operationType} of {row.database}.{row.collection} at {row.token}")
 
 
 def _pieces(rows: list[Row], rows_max: int) -> Iterator[list[Row]]:

@@ -23,12 +23,12 @@ from typing import Any
 from headrace import limits
 from headrace.spark.mongodb.connection_strings import resolved
 from headrace.spark.mongodb.mongodb_stream import client_of
-from headrace.spark.rows.events import Row
+from headrace.spark.rows.events import INVALIDATING, Row
 from headrace.spark.rows.extjson import loads
 from headrace.spark.sinks.contract import BatchReport, LastBatch, MicroBatch
 from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
-from headrace.spark.tables.fold import INVALIDATING, MirrorState
+from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror
 from headrace.spark.tables.table_owner import TableOwner, check_owner
 
@@ -142,7 +142,7 @@ class PerCollectionSink:
         if row.token <= table.position().token or self._policy == "keep":
             return
         if self._policy == "fail":
-            raise CollectionGone(f"{row.operationType} of {row.database}.{row.collection} at {row.token}")
+            raise CollectionGone.by(row)
         name = self._namespace(row.database, row.collection)
         table.leave()
         if row.operationType == "rename":

@@ -11,11 +11,11 @@ from pyspark.sql.datasource import InputPartition
 from headrace.spark.mongodb.collection_selection import CollectionSelection, namespace_of, text_of
 from headrace.spark.mongodb.event_ranges import rows_batches
 from headrace.spark.mongodb.source_options import SourceOptions
+from headrace.spark.rows.events import DOCUMENT_OPERATIONS
 from headrace.spark.stream.collections_offset import CollectionsOffset, SnapshotPiece
 from headrace.spark.stream.event_marks import rename_target
 from headrace.spark.stream.partitions import EventRange
 from headrace.spark.stream.read_partition import read_partition
-from headrace.spark.tables.fold import DOCUMENT_OPERATIONS
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 from headrace.values.arrow import EventRow
 

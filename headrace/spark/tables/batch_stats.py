@@ -10,16 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
-from headrace.spark.tables.fold import INVALIDATING
+from headrace.spark.rows.events import INVALIDATING, SNAPSHOT_BEGIN, SNAPSHOT_END, SNAPSHOT_KINDS, Row
 from headrace.spark.tables.progress import Progress, Sieve
-
-_SNAPSHOTS: Final = (SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +123,7 @@ def progress_after(progress: Progress, stats: BatchStats) -> Progress | None:
 def _is_snapshot(rows: pa.Table) -> pa.ChunkedArray:
     if "operationType" not in rows.column_names:
         return pa.chunked_array([pa.array([False] * rows.num_rows, pa.bool_())])
-    return pc.is_in(rows["operationType"], pa.array(_SNAPSHOTS, rows["operationType"].type))
+    return pc.is_in(rows["operationType"], pa.array(SNAPSHOT_KINDS, rows["operationType"].type))
 
 
 def _distinct(tokens: pa.ChunkedArray) -> bool:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
+from headrace.spark.rows.events import SNAPSHOT_KINDS
 from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.delta_files import files_between, fits, note
 from headrace.spark.tables.document_codec import DocumentCodec
@@ -68,8 +68,7 @@ class DeltaLog(DeltaDocuments[Progress]):
         table = self._open_table.now()
         if table is None:
             return ()
-        kinds = pa.array([SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END])
-        wanted = (pc.field("token").cast(pa.large_string()) >= since) & pc.field("operationType").isin(kinds)
+        wanted = (pc.field("token").cast(pa.large_string()) >= since) & pc.field("operationType").isin(SNAPSHOT_KINDS)
         schema = pa.schema([(name, pa.string()) for name in IDENTITY])
         rows = self.location.dataset(files_between(table, since, None), schema).to_table(filter=wanted)
         return set(zip(*(column.to_pylist() for column in rows.columns), strict=True))

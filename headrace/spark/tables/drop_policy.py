@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, Self
+
+from headrace.spark.rows.events import INVALIDATING, Row
+from headrace.spark.tables.position import TablePosition
 
 POLICIES: Final = ("fail", "follow", "keep")
 """`fail`: stop before writing anything of the batch. `follow`: do as the collection did. `keep`: keep the rows."""
@@ -10,6 +14,18 @@ POLICIES: Final = ("fail", "follow", "keep")
 
 class CollectionGone(RuntimeError):
     """The collection was dropped or renamed, and the policy is `fail`. Nothing of the batch was written."""
+
+    @classmethod
+    def by(cls, row: Row) -> Self:
+        """Return the error for a row that is a drop, a rename or an invalidate."""
+        return cls(f"{row.operationType} of {row.database}.{row.collection} at {row.token}")
+
+
+def check_not_gone(rows: Iterable[Row], position: TablePosition) -> None:
+    """Raise CollectionGone if a row after the position is a drop, a rename or an invalidate."""
+    for row in rows:
+        if row.operationType in INVALIDATING and row.token > position.of_server(row.server).token:
+            raise CollectionGone.by(row)
 
 
 def checked_policy(policy: str) -> str:

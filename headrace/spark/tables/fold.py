@@ -29,7 +29,16 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.rows.events import (
+    DOCUMENT_OPERATIONS,
+    INVALIDATING,
+    KEYED,
+    SERVER,
+    SNAPSHOT,
+    SNAPSHOT_BEGIN,
+    SNAPSHOT_END,
+    Row,
+)
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.json_documents import JsonDocument, with_fields
 from headrace.spark.rows.key_identity import key_identity, same_document_key
@@ -41,11 +50,6 @@ from headrace.spark.tables.refused_rows import RowRefused
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# After these operations the collection of that name is gone or replaced; new rows bring its later documents.
-INVALIDATING: Final = frozenset({"drop", "dropDatabase", "invalidate", "rename"})
-# Operations on one document, named by its key.
-_KEYED: Final = frozenset({"delete", "insert", "replace", "update"})
-DOCUMENT_OPERATIONS: Final = _KEYED | {SNAPSHOT}
 _PLAIN_KEY: Final = re.compile(r'\{"_id":(\{"\$\w+":"[^"\\]*"\}|"[^"\\]*")\}')
 """A `documentKey` of one field with a plain value."""
 _ALL: Final = "~"
@@ -143,7 +147,7 @@ def document_keys(rows: Iterable[Row]) -> set[str]:
 
 def keys_to_read(rows: Iterable[Row]) -> set[str]:
     """Return the keys whose stored rows `fold` needs. A snapshot row needs none: it is new, or overwrites a row."""
-    return set(map(key_text, {row.documentKey for row in rows if row.operationType in _KEYED}))
+    return set(map(key_text, {row.documentKey for row in rows if row.operationType in KEYED}))
 
 
 def key_of(row: Row) -> str:
@@ -246,7 +250,7 @@ class _Folding:
         waiting_of = self._waiting_of
         for row in rows:
             kind = row.operationType
-            if kind in _KEYED or kind == SNAPSHOT:
+            if kind in KEYED or kind == SNAPSHOT:
                 if kind != SNAPSHOT:
                     if row.token <= self._token:
                         continue

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
-from headrace.spark.rows.events import SNAPSHOT_BEGIN, Row
+from headrace.spark.rows.events import DOCUMENT_OPERATIONS, INVALIDATING, SNAPSHOT_BEGIN, Row
 from headrace.spark.rows.key_identity import has_numbers, is_plain_number, key_identity, number_texts
 from headrace.spark.rows.server_keys import server_key, split_server_key
-from headrace.spark.tables.fold import DOCUMENT_OPERATIONS, INVALIDATING, key_of
+from headrace.spark.tables.fold import key_of
 from headrace.spark.tables.position import TablePosition
 
 _LEAVES_ROWS: Final = INVALIDATING | {SNAPSHOT_BEGIN}

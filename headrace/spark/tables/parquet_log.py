@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.durable_files import replace_file, sync_folder
-from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
+from headrace.spark.rows.events import SERVER, SNAPSHOT_KINDS
 from headrace.spark.tables.position import STATE_KEY
 from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
 from headrace.spark.tables.staged_files import Encode
@@ -94,7 +94,7 @@ class ParquetLog:
         if SERVER not in table.column_names:
             table = table.append_column(SERVER, pa.nulls(table.num_rows, pa.string()))
         table = table.select(list(IDENTITY))
-        kinds = pa.array([SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END])
+        kinds = pa.array(SNAPSHOT_KINDS)
         wanted = pc.and_(pc.is_in(table.column(0), kinds), pc.greater_equal(table.column(1), since))
         return set(zip(*(column.to_pylist() for column in table.filter(wanted).columns), strict=True))
 

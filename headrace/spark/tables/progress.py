@@ -18,10 +18,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END, SNAPSHOT_KINDS, Row
 from headrace.spark.tables.position import TablePosition
-
-_SNAPSHOTS = frozenset({SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END})
 
 IDENTITY = ("operationType", "token", "documentKey", "server")
 RowIdentity = tuple[str | None, str, str | None, str | None]
@@ -82,7 +80,7 @@ class Sieve:
     def is_new(self, row: Row) -> bool:
         """Whether the target lacks the row. Call this once for each row, in order."""
         now = self.progress.of_server(row.server)
-        if row.operationType in _SNAPSHOTS:
+        if row.operationType in SNAPSHOT_KINDS:
             behind, new = self._snapshot(now, row)
             self.progress = self.progress.with_server(row.server, behind)
             return new

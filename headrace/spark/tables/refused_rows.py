@@ -13,12 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from headrace.spark.rows.events import SNAPSHOT, Row
+from headrace.spark.rows.events import DOCUMENT_OPERATIONS, INVALIDATING, SNAPSHOT, Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity
-
-_DOCUMENT_OPERATIONS = frozenset({"delete", "insert", "replace", "update", SNAPSHOT})
-_ENDING = frozenset({"drop", "dropDatabase", "invalidate", "rename"})
 
 
 class RowRefused(RuntimeError):
@@ -82,7 +79,7 @@ class RefusedRows:
                 continue
             identity = identity_of(row)
             refused = number in self.marked or (row.token in self.reasons and row.operationType != SNAPSHOT)
-            if row.operationType in _ENDING:
+            if row.operationType in INVALIDATING:
                 waiting.clear()
             elif identity and (row.operationType == "delete" or row.fullDocument is not None) and not refused:
                 waiting.discard(identity)
@@ -106,6 +103,6 @@ class Division:
 
 def identity_of(row: Row) -> str | None:
     """Return the identity of the key of the row's document; None if the row is about no document."""
-    if row.operationType not in _DOCUMENT_OPERATIONS or not row.documentKey:
+    if row.operationType not in DOCUMENT_OPERATIONS or not row.documentKey:
         return None
     return key_identity(dumps(loads(row.documentKey)["_id"]))

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.rows.events import DOCUMENT_OPERATIONS, INVALIDATING, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity, same_document_key
 from headrace.spark.tables.apply_update import CannotApply, apply_update
 from headrace.spark.tables.drop_policy import CollectionGone
-from headrace.spark.tables.fold import DOCUMENT_OPERATIONS, INVALIDATING, MirrorDiverged, key_of
+from headrace.spark.tables.fold import MirrorDiverged, key_of
 from headrace.spark.tables.progress import Progress, Sieve
 
 
@@ -123,7 +123,7 @@ class VersionChanges:
 
     def _emptied(self, row: Row) -> None:
         if self._policy == "fail":
-            raise CollectionGone(f"{row.operationType} of {row.database}.{row.collection} at {row.token}")
+            raise CollectionGone.by(row)
         if self._policy == "follow":
             for version in self._all_open():
                 self._end(version, row.token, row.operationType or "")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bson import Timestamp
 
-from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
+from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_KINDS
 from headrace.spark.rows.tokens import MASKED_KEY, Token
 from headrace.spark.tables.progress import Progress
 from headrace.values.arrow import COLUMNS
@@ -224,4 +224,4 @@ def _is_snapshot(kind: pc.Expression) -> pc.Expression:
     import pyarrow as pa
 
     # `isin` alone is not enough, because a pipeline may leave events without an operation type.
-    return kind.is_valid() & kind.cast(pa.string()).isin([SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END])
+    return kind.is_valid() & kind.cast(pa.string()).isin(SNAPSHOT_KINDS)

@@ -20,20 +20,12 @@ from bson.raw_bson import RawBSONDocument
 
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions
-from headrace.spark.rows.events import Row
+from headrace.spark.rows.events import DOCUMENT_OPERATIONS, Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.rows.not_held import NOT_HELD, NotHeld, held_or_marked, reason_of
 from headrace.spark.rows.tokens import Token
-from headrace.spark.tables.fold import (
-    DOCUMENT_OPERATIONS,
-    MirrorDiverged,
-    MirrorRow,
-    MirrorState,
-    fold,
-    key_of,
-    keys_to_read,
-)
+from headrace.spark.tables.fold import MirrorDiverged, MirrorRow, MirrorState, fold, key_of, keys_to_read
 from headrace.spark.timetravel.archive import Archive, has_events, read_events
 from headrace.spark.timetravel.archive_table import ArchivedSnapshot
 from headrace.spark.timetravel.past_from_images import PastUnknown

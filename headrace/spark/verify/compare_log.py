@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, position_before
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
-from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
+from headrace.spark.rows.events import SERVER, SNAPSHOT_KINDS
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.event_log import EventLog
 from headrace.spark.tables.progress import Progress
@@ -28,9 +28,6 @@ Counted = Callable[[int, int], object]
 
 def ignored(done: int, total: int) -> None:
     """Do nothing: the `Counted` of a caller that needs no counts."""
-
-
-_SNAPSHOTS = frozenset({SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,7 @@ def _compared(
     """Compare one server; rows before `removed` have left the log. Tokens are compared in masked form."""
     masked = options.mask.token if options.mask else str
     kinds, tokens = (column.to_pylist() for column in table.select(["operationType", "token"]).columns)
-    events = sorted(masked(token) for kind, token in zip(kinds, tokens, strict=True) if kind not in _SNAPSHOTS)
+    events = sorted(masked(token) for kind, token in zip(kinds, tokens, strict=True) if kind not in SNAPSHOT_KINDS)
     start = max(progress.begun or (events[0] if events else progress.token), removed)
     row_tokens = [token for token in events if token > start]
     # The log of one of several collections has only events of that collection.

@@ -19,20 +19,12 @@ from headrace.spark.masks.mask import Mask
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, position_before
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.mongodb.update_descriptions import description_option
-from headrace.spark.rows.events import Row
+from headrace.spark.rows.events import DOCUMENT_OPERATIONS, INVALIDATING, Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.rows.not_held import held_event, reason_not_held, reason_of
 from headrace.spark.rows.tokens import Token
-from headrace.spark.tables.fold import (
-    DOCUMENT_OPERATIONS,
-    INVALIDATING,
-    MirrorDiverged,
-    MirrorRow,
-    MirrorState,
-    fold,
-    key_of,
-)
+from headrace.spark.tables.fold import MirrorDiverged, MirrorRow, MirrorState, fold, key_of
 from headrace.spark.tables.mirror_table import ReadMirror, stored_rows
 from headrace.spark.tables.position import NotAMirror
 from headrace.spark.timetravel.snapshot import Snapshot

@@ -15,12 +15,11 @@ from pymongo.database import Database
 
 import headrace
 from headrace.spark.jobs.start_checks import problems
-from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.rows.events import INVALIDATING, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.mongodb_sink import PerCollectionSink, mongodb_sink
 from headrace.spark.tables.drop_policy import CollectionGone
-from headrace.spark.tables.fold import INVALIDATING
 from headrace.spark.tables.mirror_table import TableGone
 from tests.spark.jobs.test_start_checks import job_of
 from tests.spark.support.generated_changes import table_of, token_at

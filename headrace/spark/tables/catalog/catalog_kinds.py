@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
-from headrace.spark.rows.events import SCHEMA, SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
+from headrace.spark.rows.events import SCHEMA, SERVER, SNAPSHOT_KINDS
 from headrace.spark.tables.catalog.catalog_table import CHANGES, CatalogTable, quoted
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.history_table import VERSION_NAMES, table_of, versions_by_key
@@ -40,7 +40,6 @@ HISTORY_COLUMNS: Final = (
     "ended TIMESTAMP, operationType STRING, endedBy STRING, confirmed STRING, current BOOLEAN NOT NULL"
 )
 _SAME: Final = "target.`current` AND target._id = new._id AND target.token = new.token"
-_KINDS: Final = ", ".join(f"'{kind}'" for kind in (SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END))
 
 
 class CatalogMirror(CatalogTable[MirrorState]):
@@ -134,7 +133,7 @@ class CatalogLog(CatalogTable[Progress]):
     def snapshot_rows(self, since: str) -> Collection[RowIdentity]:
         columns = self.columns
         names = [name for name in IDENTITY if name in columns]
-        rows = self.select(names, f"token >= '{since}' AND operationType IN ({_KINDS})")
+        rows = self.select(names, f"token >= '{since}' AND operationType IN {SNAPSHOT_KINDS}")
         values = [rows.column(name).to_pylist() if name in names else [None] * rows.num_rows for name in IDENTITY]
         return set(zip(*values, strict=True))
 
