@@ -43,7 +43,7 @@ HISTORY_LOST: Final = 286
 _FATAL: Final = 280
 _NOT_FOUND: Final = "resume token was not found"
 _CURSOR_NOT_FOUND: Final = 43
-_RAW: Final = OPTIONS.with_options(document_class=RawBSONDocument)
+RAW: Final = OPTIONS.with_options(document_class=RawBSONDocument)
 _RETRY_WAITS_S: Final = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 Event = dict[str, Any]
@@ -224,7 +224,7 @@ class MongoDBStream:
         self._command(session, "killCursors", cursor["ns"].partition(".")[2], raw=False, cursors=[cursor["id"]])
 
     def _command(self, session: ClientSession, name: str, value: Any, *, raw: bool, **fields: Any) -> Event:
-        return self._database.command(name, value, codec_options=_RAW if raw else OPTIONS, session=session, **fields)
+        return self._database.command(name, value, codec_options=RAW if raw else OPTIONS, session=session, **fields)
 
     def _oldest(self) -> Timestamp:
         entry = self.client.local["oplog.rs"].find_one(sort=[("$natural", 1)], projection={"ts": 1})

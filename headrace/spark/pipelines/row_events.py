@@ -16,6 +16,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.values import bson
+from headrace.values.arrow import COLUMNS, DOCUMENTS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,14 +29,7 @@ _ORDER: Final = (
     "fullDocument", "ns", "documentKey", "operationDescription", "updateDescription", "rawUpdateDescription",
     "stateBeforeChange", "fullDocumentBeforeChange", "nsType",
 )  # fmt: skip
-_DOCUMENTS: Final = frozenset({"documentKey", "fullDocument", "fullDocumentBeforeChange", "lsid", "updateDescription"})
 _NAMESPACE: Final = (("database", "db"), ("collection", "coll"))
-COLUMNS: Final = (
-    "token", "clusterTime", "clusterTimeIncrement", "operationType", "database", "collection", "documentKey",
-    "fullDocument", "fullDocumentBeforeChange", "updateDescription", "lsid", "txnNumber", "wallTime", "other",
-)  # fmt: skip
-"""The columns from which an event is read."""
-
 # The columns from which a field of an event is read; `other` is always read.
 _SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "_id": ("token",),
@@ -85,7 +79,7 @@ def events(
         if pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
         values = column.to_pylist()
-        if name in _DOCUMENTS or name == "other":
+        if name in DOCUMENTS:
             read, stored = reader(column.type), values
             values = [None if cell is None else read(cell) for cell in stored]
             # The event does not keep the document of `other` alive, so its id may be reused.

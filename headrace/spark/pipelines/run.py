@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from bson.datetime_ms import DatetimeMS
 
 from headrace.clock import SystemClock
-from headrace.spark.pipelines import row_events
 from headrace.spark.pipelines.evaluate import (
     FAILED,
     DocumentReader,
@@ -38,6 +37,7 @@ from headrace.spark.pipelines.plan import (
 from headrace.spark.pipelines.program import Program, Setting, canonical
 from headrace.spark.pipelines.refusals import StageRefused
 from headrace.spark.pipelines.windows import Window
+from headrace.values.arrow import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -94,7 +94,7 @@ class PipelineBuilder:
     ) -> None:
         self.df = df
         self._failures = failures
-        self.events = document is None and set(row_events.COLUMNS) <= set(df.columns)
+        self.events = document is None and set(COLUMNS) <= set(df.columns)
         self._document = document or DOCUMENT
         if not self.events and self._document not in df.columns:
             raise ValueError(

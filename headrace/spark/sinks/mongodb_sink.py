@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace import limits
+from headrace.spark.mongodb.collection_selection import Namespace
 from headrace.spark.mongodb.connection_strings import resolved
 from headrace.spark.mongodb.mongodb_stream import client_of
 from headrace.spark.rows.events import INVALIDATING, Row
@@ -31,8 +32,6 @@ from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror
 from headrace.spark.tables.table_owner import TableOwner, check_owner
-
-Namespace = tuple[str, str]
 
 
 def mongodb_sink(

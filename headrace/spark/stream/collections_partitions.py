@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
@@ -13,7 +13,7 @@ from headrace.spark.mongodb.event_ranges import rows_batches
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.events import DOCUMENT_OPERATIONS
 from headrace.spark.stream.collections_offset import CollectionsOffset, SnapshotPiece
-from headrace.spark.stream.event_marks import rename_target
+from headrace.spark.stream.event_marks import NAMES, rename_target
 from headrace.spark.stream.partitions import EventRange
 from headrace.spark.stream.read_partition import read_partition
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
@@ -21,8 +21,6 @@ from headrace.values.arrow import EventRow
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_NAMES: Final = ("operationType", "database", "collection", "other")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ def read_collections(
     """Yield the rows of a partition, as batches of these columns of BSON. Raise what `read_partition` raises."""
     if isinstance(part, CollectionSnapshots):
         return rows_batches(_snapshot_rows(options, part.pieces), columns)
-    wanted = (*columns, *(name for name in _NAMES if name not in columns))
+    wanted = (*columns, *(name for name in NAMES if name not in columns))
     batches = read_partition(options, part.events, wanted)
     return (_selected(batch, part).select(list(columns)) for batch in batches)
 
@@ -111,7 +109,7 @@ def _selected(batch: pa.RecordBatch, part: CollectionEvents) -> pa.RecordBatch:
     import pyarrow as pa
 
     # There are few kinds and many rows, so each kind is tested once.
-    kinds = zip(*(batch.column(name).to_pylist() for name in _NAMES[:3]), strict=True)
+    kinds = zip(*(batch.column(name).to_pylist() for name in NAMES[:3]), strict=True)
     known: dict[tuple[str | None, str | None, str | None], bool] = {}
     flags = []
     for number, kind in enumerate(kinds):

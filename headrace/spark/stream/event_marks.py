@@ -19,7 +19,8 @@ from headrace.values.bson import decode
 from headrace.values.position import from_timestamp, to_timestamp
 from headrace.values.token import decode_token, high_water_mark
 
-_NAMES: Final = ("operationType", "database", "collection", "other")
+NAMES: Final = ("operationType", "database", "collection", "other")
+"""The columns that name an event's collection, and the new name of a rename."""
 
 
 class EventMark(NamedTuple):
@@ -103,7 +104,7 @@ class ArrowMarks:
 
     def __init__(self, mongodb: MongoDBStream, start: Token, *, sizes: bool, names: bool = False) -> None:
         self._mongodb = mongodb
-        self._columns = ["token", *(_NAMES if names else ()), *(["bytes"] if sizes else [])]
+        self._columns = ["token", *(NAMES if names else ()), *(["bytes"] if sizes else [])]
         self.token = start
         self.drained = self.closed = False
 
@@ -157,7 +158,7 @@ def _mark_of(event: dict[str, Any]) -> EventMark:
 
 
 def _mark_of_row(row: dict[str, Any]) -> EventMark:
-    operation, database, collection = (row.get(name) or "" for name in _NAMES[:3])
+    operation, database, collection = (row.get(name) or "" for name in NAMES[:3])
     namespace = (database, collection) if database and collection else None
     to = rename_target(row["other"]) if operation == "rename" else None
     return EventMark(Token(row["token"]), row.get("bytes", 0), operation=operation, namespace=namespace, to=to)

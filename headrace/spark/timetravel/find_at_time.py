@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from bson import Timestamp
 from bson.raw_bson import RawBSONDocument
@@ -15,11 +15,10 @@ from pymongo.collection import Collection
 from pymongo.errors import ConnectionFailure, OperationFailure
 
 from headrace import limits
+from headrace.spark.mongodb.mongodb_stream import RAW
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.rows.not_held import NotHeld
-from headrace.values.bson import OPTIONS, decode
-
-RAW: Final = OPTIONS.with_options(document_class=RawBSONDocument)
+from headrace.values.bson import decode
 
 
 class NoSnapshotRead(RuntimeError):

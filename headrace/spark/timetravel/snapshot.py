@@ -36,12 +36,12 @@ from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 
 from headrace import limits
-from headrace.spark.mongodb.mongodb_stream import MongoDBStream, ResumingCursor
+from headrace.spark.mongodb.mongodb_stream import RAW, MongoDBStream, ResumingCursor
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.tokens import Token
-from headrace.spark.timetravel.find_at_time import RAW, StoredDocument, by_key, find_at
+from headrace.spark.timetravel.find_at_time import StoredDocument, by_key, find_at
 from headrace.values.arrow import COLUMNS, EventRow
 from headrace.values.bson import OPTIONS, encode, type_number
 
