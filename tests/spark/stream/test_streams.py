@@ -344,3 +344,20 @@ def test_offsets_of_several_servers_of_earlier_releases_are_read(several: bool) 
         found = [row["server"] for row in rows if row["operationType"] in {"insert", "snapshot"}]
         assert sorted(found) == sorted([server_name(one.uri), server_name(two.uri)])
         reader.stop()
+
+
+def test_snapshots_of_several_servers_share_the_bytes_of_a_batch() -> None:
+    with headrace.Server() as one, headrace.Server() as two:
+        for server in (one, two):
+            with MongoClient[Row](server.uri) as client:
+                client.d.c.insert_many([{"_id": key, "text": "x" * 10_000} for key in range(30)])
+        reader = reader_of(one, two, startingPosition="snapshot", maxBytesPerTrigger="100000")
+        start = reader.initialOffset()
+        reader.prepareForTriggerAvailableNow()
+        counts = []
+        while (end := advance(reader, start)) != start:
+            counts.append(sum(row["operationType"] == "snapshot" for row in rows_of(reader, start, end)))
+            start = end
+        assert sum(counts) == 60
+        assert max(counts) <= 10, "100,000 bytes are ten documents, of both servers"
+        reader.stop()
