@@ -17,6 +17,7 @@ from tests.simulation.model import (
     collection_of,
     index_keys,
     is_series,
+    refuses_duplicates,
 )
 from tests.simulation.outputs import explain_out, out_body, require_moved
 from tests.simulation.reads import split
@@ -206,6 +207,9 @@ def _may_fail(op: Document, state: State, code: int) -> bool:
         return isinstance(there, ModelView) != ("viewOn" in op["options"]) or there is None
     if not isinstance(there, ModelCollection):
         return False
+    if code == 11000 and kind == "renameCollection":  # into another database
+        documents = list(there.documents.values())
+        return any(refuses_duplicates(spec) and _has_duplicates(spec, documents) for spec in there.indexes.values())
     if kind == "createIndexes":
         return _may_not_be_built(op["indexes"], there, code)
     if kind == "collMod" and "index" in op["options"]:

@@ -174,7 +174,16 @@ class Draw:
         if kind in ("aggregate", "distinct"):
             made = self._aggregate_or_distinct(base, is_distinct=kind == "distinct")
             return {**made, "batch": random.choice((None, 1, 2, 3))} if kind == "aggregate" else made
+        if namespace in NAMESPACES and self.chance(0.1):
+            base["filter"] = {} if "$or" in base["filter"] or self.chance(0.5) else base["filter"]
+            base["filter"]["p"] = {"$near": self._near()}
+            return {**base, "do": "find", "batch": random.choice((None, 1, 2, 5))}
         return self._find(base, is_view=namespace in (*VIEWS, SERIES))
+
+    def _near(self) -> Any:
+        """The argument of a `$near`, for an index `2d` or `2dsphere`."""
+        point = {"type": "Point", "coordinates": self._place()}
+        return self.random.choice((self._place(), {"$geometry": point, "$maxDistance": 235_000}))
 
     def _aggregate_or_distinct(self, base: Document, *, is_distinct: bool = False) -> Document:
         random = self.random
@@ -400,6 +409,8 @@ class Draw:
     def builds(self) -> Document:
         """Some indexes to build."""
         names = self.random.sample(sorted(INDEXES), self.random.choice((1, 1, 1, 2)))
+        if self.chance(0.3):
+            names = ["p_2d", "p_2dsphere"]  # each `$near` needs one
         specs = [{**INDEXES[name], "name": name} for name in names]
         return {"do": "createIndexes", "ns": self.random.choice(NAMESPACES), "indexes": specs}
 

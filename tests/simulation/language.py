@@ -9,11 +9,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from math import acos, cos, radians, sin
+from math import acos, cos, dist, radians, sin
 from typing import Any, Final
 
 Document = dict[str, Any]
 MISSING: Final[Any] = object()
+EARTH_METRES: Final = 6_378_100
+"""The radius with which distances are computed."""
 
 
 def value_at(document: Document, path: str) -> Any:
@@ -46,8 +48,23 @@ def _is_within(value: Any, area: Document) -> bool:
         (west, south), (east, north) = area["$box"]
         return bool(west < value[0] < east and south < value[1] < north)
     centre, radius = area["$centerSphere"]
-    (x, y), (u, v) = map(radians, value), map(radians, centre)
-    return bool(acos(min(1.0, sin(y) * sin(v) + cos(y) * cos(v) * cos(x - u))) < radius)
+    return _angle(value, centre) < radius
+
+
+def _angle(place: list[int], other: list[int]) -> float:
+    (x, y), (u, v) = map(radians, place), map(radians, other)
+    return acos(min(1.0, sin(y) * sin(v) + cos(y) * cos(v) * cos(x - u)))
+
+
+def distance(place: list[int], near: Any) -> float:
+    """The distance of a place from that of a `$near`: in degrees, or from a point of GeoJSON in metres."""
+    if isinstance(near, list):
+        return dist(place, near)
+    return EARTH_METRES * _angle(place, near["$geometry"]["coordinates"])
+
+
+def _is_near(value: Any, near: Any) -> bool:
+    return isinstance(value, list) and (isinstance(near, list) or distance(value, near) <= near["$maxDistance"])
 
 
 OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
@@ -59,6 +76,7 @@ OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "$in": lambda value, wanted: any(_equal(value, item) for item in wanted),
     "$lt": lambda value, wanted: _compares(value, wanted, lambda a, b: a < b),
     "$lte": lambda value, wanted: _compares(value, wanted, lambda a, b: a <= b),
+    "$near": _is_near,
     "$ne": lambda value, wanted: not _equal(value, wanted),
 }
 

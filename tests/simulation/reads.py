@@ -7,12 +7,12 @@ that is read was there in some state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final
 
 from tests.simulation import language
-from tests.simulation.language import Document, frozen, matches, ordered, projected
+from tests.simulation.language import Document, distance, frozen, matches, ordered, projected
 from tests.simulation.model import (
     Finding,
     ModelCollection,
@@ -101,6 +101,12 @@ def answer_in(op: Document, state: State) -> Any:
         collection = collection_of(state, namespace)
         if collection is not None and (hint not in collection.indexes or collection.indexes[hint].get("hidden")):
             return "error 2"
+    near = near_of(op)
+    if near is not None and namespace in state:
+        kind_of_index = "2d" if isinstance(near, list) else "2dsphere"
+        indexes = collection.indexes.values() if (collection := collection_of(state, namespace)) is not None else ()
+        if not any(kind_of_index in spec["key"].values() and not spec.get("hidden") for spec in indexes):
+            return "error 291"
     found = [document for document in documents_of(state, namespace) if matches(document, op["filter"])]
     if kind == "count":
         return len(found)
@@ -112,7 +118,10 @@ def answer_in(op: Document, state: State) -> Any:
 
 
 def _found(op: Document, found: list[Document]) -> Any:
-    if op.get("sort"):
+    near = near_of(op)
+    if near is not None:
+        found = sorted(found, key=lambda document: distance(document["p"], near))
+    elif op.get("sort"):
         found = ordered(found, op["sort"])
     elif is_ordered(op) and op["hint"]["$natural"] < 0:
         found = found[::-1]
@@ -121,8 +130,16 @@ def _found(op: Document, found: list[Document]) -> Any:
     return _comparable(op, [projected(document, op.get("fields")) for document in found])
 
 
-def _comparable(op: Document, documents: Iterable[Document]) -> Any:
-    made = [frozen(document) for document in documents]
+def near_of(op: Document) -> Any:
+    """The argument of the `$near` of a find, which returns the nearest document first; None without one."""
+    condition = op.get("filter", {}).get("p")
+    return condition.get("$near") if isinstance(condition, dict) else None
+
+
+def _comparable(op: Document, documents: list[Document]) -> Any:
+    made, near = [frozen(document) for document in documents], near_of(op)
+    if near is not None:
+        return [round(distance(document["p"], near), 6) for document in documents], sorted(made)
     return made if is_ordered(op) else sorted(made)
 
 
