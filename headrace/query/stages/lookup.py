@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from headrace import limits
 from headrace.errors import CommandError
@@ -21,7 +21,10 @@ from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import Unwind, with_nested
 from headrace.values.bson import MISSING, type_name
 
-_TEXTS = frozenset({"as", "foreignField", "localField"})
+_TYPES: Final[dict[str, tuple[type, str]]] = {
+    "as": (str, "string"), "foreignField": (str, "string"), "let": (dict, "object"), "localField": (str, "string"),
+    "pipeline": (list, "array"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,7 @@ def parse_lookup(name: str, spec: Any, context: PipelineContext) -> tuple[Stage,
         raise CommandError(9, f"the $lookup stage specification must be an object, but found {type_name(spec)}")
     options = _checked_options(spec)
     if "as" not in options:
-        raise CommandError(9, "must specify 'as' field for a $lookup")
+        raise CommandError(40414, "BSON field '$lookup.as' is missing but a required field")
     piped = "pipeline" in options
     if not piped and "let" in options:
         raise CommandError(9, "$lookup with a 'let' argument must also specify 'pipeline'")
@@ -198,24 +201,20 @@ def _comes_after_join(stage: ServerStage) -> CommandError:
 
 
 def _checked_options(spec: Document) -> Document:
+    """Return the options that are not null. Raise 9 for another `from`, 14 for a wrong type, 40415 for an unknown
+    option."""
     for option, value in spec.items():
-        if option in _TEXTS:
-            if type(value) is not str:
-                raise CommandError(
-                    9, f"$lookup argument '{option}: {value!r}' must be a string, found {option}: {type_name(value)}"
-                )
-        elif option == "from":
+        if option == "from":
             if type(value) not in (str, dict):
                 raise CommandError(9, f"$lookup argument 'from' must be a string or an object, is {type_name(value)}")
-        elif option == "let":
-            if type(value) is not dict:
-                raise CommandError(9, f"$lookup argument 'let' must be an object, is type {type_name(value)}")
-        elif option == "pipeline":
-            if type(value) is not list:
-                raise CommandError(14, "'pipeline' option must be specified as an array")
-        else:
-            raise CommandError(9, f"unknown argument to $lookup: {option}")
-    return spec
+        elif option not in _TYPES:
+            raise CommandError(40415, f"BSON field '$lookup.{option}' is an unknown field.")
+        elif value is not None and type(value) is not _TYPES[option][0]:
+            expected = _TYPES[option][1]
+            raise CommandError(
+                14, f"BSON field '$lookup.{option}' is the wrong type '{type_name(value)}', expected type '{expected}'"
+            )
+    return {option: value for option, value in spec.items() if value is not None}
 
 
 def _source(name: str, options: Document, context: PipelineContext) -> tuple[str | None, str] | None:
@@ -225,6 +224,8 @@ def _source(name: str, options: Document, context: PipelineContext) -> tuple[str
         check_joined(name, context.database, source)
         return None, source
     if type(source) is dict:
+        for field in source.keys() - {"coll", "db"}:
+            raise CommandError(40415, f"BSON field 'from.{field}' is an unknown field.")
         database, collection = source.get("db"), source.get("coll")
         if type(collection) is not str or type(database) is not str:
             raise CommandError(9, "$lookup argument 'from' must be a string, or an object of strings 'db' and 'coll'")
