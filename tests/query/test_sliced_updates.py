@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bson import Int64, Timestamp
+from bson import Int64, ObjectId, Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,12 +96,38 @@ def test_fields_are_replaced_in_the_raw_document(update: dict[str, Any]) -> None
     "update",
     [
         {"$inc": {"new": 1}}, {"$unset": {"i": 1}}, {"$push": {"a": 1}}, {"$inc": {"t": 1}}, {"$set": {"d.x": 1}},
-        {"$setOnInsert": {"i": 2}}, {"$set": dict.fromkeys("iltdaf", 1)}, {"$rename": {"i": "j"}}, {"i": 2},
+        {"$setOnInsert": {"i": 2}}, {"$set": dict.fromkeys("iltdaf", 1)}, {"$rename": {"i": "j"}},
         {"$set": {"$i": 1}},
     ],
 )  # fmt: skip
 def test_an_update_of_one_document_that_is_left_to_the_evaluator(update: dict[str, Any]) -> None:
     assert parse_update(update).apply_raw(encode(SPLICED | {"$i": 2}), TIMES) is None
+
+
+@given(documents, documents)
+@examples(300)
+def test_a_replacement_of_a_raw_document_is_the_evaluators(old: dict[str, Any], new: dict[str, Any]) -> None:
+    update = parsed(new)
+    if update is None or update.kind != "replacement":
+        return
+    raw = encode({"_id": 1, **old})
+    made = update.apply_raw(raw, TIMES)
+    assert (made is None) == ("_id" in new or Timestamp(0, 0) in new.values())
+    if made is not None:
+        after = encode(update.apply(decode(raw), TIMES).document)
+        assert made == (after, after)
+
+
+@pytest.mark.parametrize("identity", [1, Int64(1), "x", ObjectId(bytes(12)), None, {"a": {"b": 1}}, 1.5])
+def test_a_replacement_keeps_the_raw_id(identity: Any) -> None:
+    raw, update = encode({"_id": identity, "a": 1}), parse_update({"b": "x"})
+    expected = encode({"_id": identity, "b": "x"})
+    assert update.apply_raw(raw, TIMES) == (expected, expected)
+
+
+@pytest.mark.parametrize("update", [{"_id": 1, "b": 2}, {"b": Timestamp(0, 0)}, [{"$set": {"a": 2}}]])
+def test_a_replacement_that_is_left_to_the_evaluator(update: Any) -> None:
+    assert parse_update(update).apply_raw(encode({"_id": 1, "a": 1}), TIMES) is None
 
 
 def test_one_document_with_a_field_twice_is_left_to_the_evaluator() -> None:

@@ -12,7 +12,7 @@ from headrace.query.diff import identical
 from headrace.query.update.leaf_node import depth
 from headrace.query.update.message_text import element_text
 from headrace.query.update.update import REPLACED, Applied, Update, UpdateContext
-from headrace.values.bson import MISSING
+from headrace.values.bson import MISSING, encode, value_size
 from headrace.values.order import equal
 
 
@@ -28,6 +28,14 @@ class Replacement(Update):
     def __init__(self, document: dict[str, Any]) -> None:
         self._document = document
         self._stamped = any(value == Timestamp(0, 0) for value in document.values() if type(value) is Timestamp)
+
+    def apply_raw(self, document: bytes, context: UpdateContext) -> tuple[bytes, bytes] | None:
+        if self._stamped or "_id" in self._document or not document.startswith(b"_id\0", 5):
+            return None
+        identity = document[4 : 9 + value_size(document[4], document, 9)]
+        fields = encode(self._document)[4:]
+        new = b"".join(((4 + len(identity) + len(fields)).to_bytes(4, "little"), identity, fields))
+        return new, new
 
     def apply(self, document: dict[str, Any], context: UpdateContext) -> Applied:
         new = self._document
