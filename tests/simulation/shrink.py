@@ -25,7 +25,7 @@ from headrace.cursors import change_cursor, index_scan, row_cursor, text_scan
 from headrace.dispatch import arguments
 from headrace.execution import near_documents, near_rings, plan
 from headrace.execution.planner import choice
-from headrace.execution.writes import matches
+from headrace.execution.writes import changed_documents, matches
 from headrace.query import external_sort, operation_memory
 from headrace.query.accumulators import states
 from headrace.query.stages import group, group_columns
@@ -61,6 +61,8 @@ PARTS: Final = {
 
 PIECE_COUNT: Final = 3
 """The number of keys that a compaction copies in one step."""
+ROUND_COUNT_MAX: Final = 10
+"""The rounds in which a copy may pause: it does in each where all that can pause does."""
 SPLIT_BYTES: Final = 450
 """The size of an event from which on it is sent in fragments."""
 MODULE_PARTS: Final[tuple[tuple[Any, str, Any], ...]] = (
@@ -107,6 +109,7 @@ def conditions(seed: int) -> Iterator[None]:
     wanted = [(limits, name, value) for name, value in {**TIMELESS, **low_limits(seed)}.items()]
     wanted += low_module_limits(seed)
     wanted += [(compaction, "PIECE_COUNT", PIECE_COUNT), (compaction, "OwnThread", EndedThread)]
+    wanted += [(changed_documents, "_ROUND_COUNT_MAX", ROUND_COUNT_MAX)]
     wanted += [(sizes, "TARGET", arguments.number("freeSpaceTargetMB", default=0))]
     before = [(module, name, getattr(module, name)) for module, name, _ in wanted]
     uuid4, random, seconds = uuid.uuid4, Random(seed), turns.monotonic
