@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from tests.simulation.language import Document, upserted
+from tests.simulation.language import Document, query_of, upserted
 from tests.simulation.model import Event, Finding, State, applied
 from tests.simulation.world import COMMIT_FAILED, Pending, WriteTurn
 
@@ -23,7 +23,8 @@ def body_of(op: Document) -> Document:
         if one["do"] == "insert":
             ops.append({"insert": number, "document": one["documents"][0]})
             continue
-        made = {one["do"]: number, "filter": one["filter"], "multi": one["multi"]}
+        condition, collation = query_of(one)
+        made = {one["do"]: number, "filter": condition, "multi": one["multi"], **collation}
         if one["do"] == "update":
             made |= {"updateMods": one["change"], "upsert": one.get("upsert", False)}
         ops.append(made)

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any, Final
 
-from tests.simulation.language import Document
+from tests.simulation.language import COLLATION, FOLD, Document
 from tests.simulation.measurements import SERIES
 from tests.simulation.merges import MATCHED
 from tests.simulation.reads import CAPPED
@@ -32,9 +32,11 @@ INDEXES: Final[dict[str, Document]] = {
     "p_2dsphere": {"key": {"p": "2dsphere"}},
     "n_5": {"key": {"n": 1}, "partialFilterExpression": {"n": {"$gte": 5}}},
     "s_1_a_1": {"key": {"s": 1, "a": 1}},
+    "s_folded": {"key": {"s": 1}, "collation": COLLATION},
     "s_text": {"key": {"s": "text"}},
     "t_1": {"key": {"t": 1}, "expireAfterSeconds": 60},
     "n_1_u_1": {"key": {"n": 1, "u": 1}},
+    "u_s_folded": {"key": {"u": 1, "s": 1}, "unique": True, "sparse": True, "collation": COLLATION},
     "u_1": {"key": {"u": 1}, "unique": True, "sparse": True},
     "u_1_a_1": {"key": {"u": 1, "a": 1}, "unique": True},
 }
@@ -74,7 +76,7 @@ class Draw:
         if self.chance(0.8):
             made["n"] = random.randrange(10)
         if self.chance(0.6):
-            made["s"] = random.choice("xy")
+            made["s"] = random.choice("xxyyXY")
         if self.chance(0.3):
             made["d"] = {"e": random.randrange(3)}
         if self.chance(0.3):
@@ -103,6 +105,10 @@ class Draw:
             return {"$or": [{"a": random.randrange(4)}, {"s": random.choice("xy")}]}
         names = random.sample(("a", "b", "n", "p", "s", "t", "d.e", "u"), random.choice((1, 1, 2, 2, 3)))
         return {name: self._condition(name) for name in names}
+
+    def collated(self, condition: Document) -> Document:
+        """A filter, sometimes with a collation."""
+        return {FOLD: condition} if condition and self.chance(0.2) else condition
 
     def _key_condition(self) -> Any:
         random = self.random
@@ -169,13 +175,15 @@ class Draw:
         base["filter"] = self.filter()
         if namespace == SERIES and self.chance(0.5):
             base["filter"] = {"t": self._condition("t"), **({"a": self._condition("a")} if self.chance(0.5) else {})}
+        if namespace in (*NAMESPACES, CAPPED) and kind in ("count", "find"):
+            base["filter"] = self.collated(base["filter"])
         if kind == "count":
             return {**base, "do": "count"}
         if kind in ("aggregate", "distinct"):
             made = self._aggregate_or_distinct(base, is_distinct=kind == "distinct")
             return {**made, "batch": random.choice((None, 1, 2, 3))} if kind == "aggregate" else made
         if namespace in NAMESPACES and self.chance(0.1):
-            base["filter"] = {} if "$or" in base["filter"] or self.chance(0.5) else base["filter"]
+            base["filter"] = {} if base["filter"].keys() & {FOLD, "$or"} or self.chance(0.5) else base["filter"]
             base["filter"]["p"] = {"$near": self._near()}
             return {**base, "do": "find", "batch": random.choice((None, 1, 2, 5))}
         return self._find(base, is_view=namespace in (*VIEWS, SERIES))
@@ -191,6 +199,9 @@ class Draw:
             return {**base, "do": "distinct", "key": random.choice(("a", "b", "n", "s"))}
         stage = random.choice(("count", "group", "group", "lookup", "lookup", "union", "union group"))
         made = {**base, "do": "aggregate", "stage": stage, "key": random.choice(("a", "n", "s"))}
+        if stage in ("count", "group") and base["ns"] in NAMESPACES:
+            made["filter"] = self.collated(base["filter"])
+            made["key"] = random.choice("an") if FOLD in made["filter"] else made["key"]
         if stage in ("lookup", "union", "union group"):
             made["from"] = base["ns"].partition(".")[0] + random.choice((".x", ".y", ".v", ".m"))
         return made
@@ -259,11 +270,11 @@ class Draw:
             base["documents"] = [self.document(is_new=self.chance(0.2)) for _ in range(count)]
             base["ordered"] = retries or self.chance(0.5)
         elif kind == "findAndModify":
-            base |= {"filter": self.filter(), "sort": {"n": random.choice((1, -1)), "_id": 1}}
+            base |= {"filter": self.collated(self.filter()), "sort": {"n": random.choice((1, -1)), "_id": 1}}
             if self.chance(0.75):
                 base |= {"change": self.change(), "new": self.chance(0.5)}
         else:
-            base |= {"filter": self.filter(), "multi": not retries and self.chance(0.5)}
+            base |= {"filter": self.collated(self.filter()), "multi": not retries and self.chance(0.5)}
             if base["multi"]:
                 base["calm"] = self.chance(0.4)
             if kind == "update":

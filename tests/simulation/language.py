@@ -14,6 +14,9 @@ from typing import Any, Final
 
 Document = dict[str, Any]
 MISSING: Final[Any] = object()
+FOLD: Final = "$fold"
+"""The one field of a filter that is used with `COLLATION`."""
+COLLATION: Final = {"locale": "en", "strength": 2}
 EARTH_METRES: Final = 6_378_100
 """The radius with which distances are computed."""
 
@@ -81,9 +84,24 @@ OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 }
 
 
+def folded(value: Any) -> Any:
+    """A value with all strings in lower case, which `COLLATION` compares alike."""
+    if isinstance(value, dict):
+        return {name: folded(inner) for name, inner in value.items()}
+    return value.lower() if isinstance(value, str) else value
+
+
+def query_of(op: Document) -> tuple[Document, Document]:
+    """The filter of an operation as it is sent, and the field for its collation, if it has one."""
+    condition = op["filter"]
+    return (condition[FOLD], {"collation": COLLATION}) if FOLD in condition else (condition, {})
+
+
 def matches(document: Document, condition: Document) -> bool:
-    """Whether a document matches a filter."""
+    """Whether a document matches a filter, or one under `FOLD` with the collation that ignores case."""
     for path, wanted in condition.items():
+        if path == FOLD:
+            return matches(folded(document), folded(wanted))
         if path == "$or":
             if not any(matches(document, branch) for branch in wanted):
                 return False

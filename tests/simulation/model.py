@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import bson
 
-from tests.simulation.language import MISSING, Document, matches, value_at
+from tests.simulation.language import MISSING, Document, folded, matches, value_at
 from tests.simulation.measurements import BUCKETS, SERIES, UNPACK, unpacked
 
 INTERNAL: Final = ("admin", "config", "local")
@@ -293,6 +293,8 @@ def index_keys(spec: Document, document: Document) -> list[Any]:
     """The keys of a document in a unique index, none where that does not cover it."""
     if not matches(document, spec.get("partialFilterExpression", {})):
         return []
+    if "collation" in spec:
+        document = folded(document)
     values = [value_at(document, path) for path in spec["key"]]
     if spec.get("sparse") and all(value is MISSING for value in values):
         return []

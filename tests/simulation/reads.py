@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from tests.simulation import language
-from tests.simulation.language import Document, distance, frozen, matches, ordered, projected
+from tests.simulation.language import Document, distance, frozen, matches, ordered, projected, query_of
 from tests.simulation.model import (
     Finding,
     ModelCollection,
@@ -39,21 +39,23 @@ def body_of(op: Document) -> Document:
     """The command that a client sends for a read."""
     _, name = split(op["ns"])
     kind = op["do"]
+    condition, collation = query_of(op) if "filter" in op else ({}, {})
     if kind == "find":
-        body: Document = {"find": name, "filter": op["filter"]}
+        body: Document = {"find": name, "filter": condition, **collation}
         for field, key in (("sort", "sort"), ("limit", "limit"), ("fields", "projection"), ("hint", "hint")):
             if op.get(field):
                 body[key] = op[field]
         return {**body, "batchSize": op["batch"]} if op.get("batch") else body
     if kind == "count":
-        return {"count": name, "query": op["filter"]} if op["filter"] else {"count": name}
+        return {"count": name, "query": condition, **collation} if condition else {"count": name}
     if kind == "distinct":
-        return {"distinct": name, "key": op["key"], "query": op["filter"]}
+        return {"distinct": name, "key": op["key"], "query": condition, **collation}
     if kind == "aggregate":
         return {
             "aggregate": name,
             "pipeline": pipeline_of(op),
             "cursor": {"batchSize": op["batch"]} if op.get("batch") else {},
+            **collation,
         }
     if kind == "listCollections":
         return {"listCollections": 1, "nameOnly": True}
@@ -62,7 +64,7 @@ def body_of(op: Document) -> Document:
 
 def pipeline_of(op: Document) -> list[Document]:
     """The pipeline of an aggregation."""
-    stages: list[Document] = [{"$match": op["filter"]}]
+    stages: list[Document] = [{"$match": query_of(op)[0]}]
     if op["stage"] == "count":
         return [*stages, {"$count": "count"}]
     if op["stage"] == "group":

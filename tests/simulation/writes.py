@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tests.simulation import bulks
-from tests.simulation.language import Document, changes, frozen, matches, ordered, updated, upserted
+from tests.simulation.language import Document, changes, frozen, matches, ordered, query_of, updated, upserted
 from tests.simulation.measurements import BUCKETS, SERIES, Turn, problem_of
 from tests.simulation.model import (
     Event,
@@ -39,12 +39,13 @@ def body_of(op: Document) -> tuple[Document, dict[str, list[Document]]]:
     if kind == "insert":
         body: Document = {"insert": name, "ordered": op.get("ordered", True)}
         return (body, {"documents": op["documents"]})
+    condition, collation = query_of(op)
     if kind == "update":
-        one = {"q": op["filter"], "u": op["change"], "multi": op["multi"], "upsert": op.get("upsert", False)}
-        return {"update": name, "updates": [one]}, {}
+        one = {"q": condition, "u": op["change"], "multi": op["multi"], "upsert": op.get("upsert", False)}
+        return {"update": name, "updates": [one | collation]}, {}
     if kind == "delete":
-        return {"delete": name, "deletes": [{"q": op["filter"], "limit": 0 if op["multi"] else 1}]}, {}
-    body = {"findAndModify": name, "query": op["filter"], "sort": op["sort"]}
+        return {"delete": name, "deletes": [{"q": condition, "limit": 0 if op["multi"] else 1, **collation}]}, {}
+    body = {"findAndModify": name, "query": condition, "sort": op["sort"], **collation}
     if op.get("change") is None:
         return {**body, "remove": True}, {}
     return {**body, "update": op["change"], "new": op.get("new", False), "upsert": op.get("upsert", False)}, {}
