@@ -77,7 +77,6 @@ ACCEPT_RETRY_SECONDS: Final = 1.0  # until the listener checks for free descript
 DESCRIPTOR_RESERVE: Final = 16  # descriptors reserved for the data file, the log and temporary files
 HANDSHAKE_SECONDS: Final = 10.0  # from the beginning of a connection to the end of its TLS handshake
 CERTIFICATE_WARNING_DAYS: Final = 30  # warn this long before the server's certificate expires, as mongod does
-HANDSHAKE_COUNT_MAX: Final = 4  # handshakes that one iteration of the loop begins: each takes a millisecond or more
 HANDSHAKE_CLOSE_SECONDS: Final = 1.0  # for a client's answer to the end of the TLS session
 AUDIT_EVENT_COUNT_MAX: Final = 10_000  # audit events that wait to be written: some megabytes; others are dropped
 AUDIT_CLOSE_SECONDS: Final = 5.0  # for writing these at the end of the server

@@ -13,7 +13,7 @@
   a newer view after each pause, and reads a document again before it changes it. A paused write is committed with its
   group, as on MongoDB.
 - **TLS** (`tls/`). A connection's first byte tells TLS from plain, so that one port takes clients with and without it.
-  The event loop decrypts and encrypts. Each of its iterations begins few handshakes, and each has ten seconds.
+  The event loop decrypts and encrypts. None of its iterations begins more than one handshake, which has ten seconds.
 - **Memory** (`measured_memory.py`). Where long commands pause, the memory of the process is measured, which includes
   memory that no account counts.
 """

@@ -1,7 +1,7 @@
 """Accepted connections of a server with TLS: the first byte tells TLS from plain, and the event loop does the rest.
 
-A handshake needs a private key's operation, which takes a millisecond or more, so each iteration of the loop begins
-only a few. A client that does not finish within ten seconds is cut off.
+A handshake needs a private key's operation, which takes a millisecond or more, so no iteration of the loop begins more
+than one. A client that does not finish within ten seconds is cut off.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ _HANDSHAKE_RECORD: Final = b"\x16"
 
 
 class Handshakes:
-    """The shared state of a server's TLS connections: the context, and the handshakes that have not begun."""
+    """The shared state of a server's TLS connections: the context, and the order in which handshakes begin."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, options: TlsOptions, context: ssl.SSLContext, metrics: dict[str, int]
@@ -34,7 +33,8 @@ class Handshakes:
         self.context = context
         self._metrics = metrics
         self._loop = loop
-        self._turns: deque[asyncio.Future[None]] = deque()
+        self._beginning = asyncio.Lock()
+        """Held for an iteration of the loop by the connection whose handshake begins next."""
         self._failed = RepeatedLine()
         self._slow = RepeatedLine()
         self._plain = RepeatedLine()
@@ -52,7 +52,8 @@ class Handshakes:
             async with asyncio.timeout_at(ends):
                 is_plain = await self._first_byte(connection) != _HANDSHAKE_RECORD
                 if not is_plain:
-                    await self._turn()
+                    async with self._beginning:
+                        await asyncio.sleep(0)
             if is_plain:
                 if not is_local:
                     self._check_plain(address)
@@ -103,19 +104,3 @@ class Handshakes:
             raise ConnectionRefusedError
         if self.options.mode == "preferTLS":
             self._plain.log(f"SSL mode is set to 'preferred' and the connection of {address} is not using SSL")
-
-    async def _turn(self) -> None:
-        """Wait until an iteration of the loop has room for another handshake."""
-        turn: asyncio.Future[None] = self._loop.create_future()
-        self._turns.append(turn)
-        if len(self._turns) == 1:
-            self._loop.call_soon(self._next)
-        await turn
-
-    def _next(self) -> None:
-        for _ in range(min(len(self._turns), limits.HANDSHAKE_COUNT_MAX)):
-            turn = self._turns.popleft()
-            if not turn.done():
-                turn.set_result(None)
-        if self._turns:
-            self._loop.call_soon(self._next)
