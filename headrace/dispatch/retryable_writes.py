@@ -62,6 +62,8 @@ def run_once(context: CommandContext, command: Command, request: Request) -> Rep
     number = body["txnNumber"]
     if session is None or type(number) is not Int64:
         raise CommandError(72, "Transaction number requires a session ID to also be specified")
+    if number < 0:
+        raise CommandError(72, "Transaction number cannot be negative")
     engine, txn = context.engine, context.txn
     waits = until_returned(engine, session)
     if waits is not None:

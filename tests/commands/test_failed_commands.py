@@ -90,3 +90,8 @@ def test_every_code_of_mongodb_has_its_name() -> None:
     names = {143: "CursorInUse", 161: "IncompatibleCollationVersion", 171: "CannotIndexParallelArrays",
              301: "DataCorruptionDetected"}  # fmt: skip
     assert {code: code_name(code) for code in names} == names
+
+
+def test_a_retryable_write_has_no_negative_number(at: DrivenServer) -> None:
+    session = {"lsid": {"id": Binary(b"r" * 16, 4)}, "txnNumber": Int64(-1)}
+    assert at.run("t", {"insert": "c", "documents": [{}], **session})["code"] == 72
