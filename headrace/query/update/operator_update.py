@@ -14,7 +14,7 @@ from headrace.query.update.modifiers import MODIFIERS
 from headrace.query.update.plain_fields import PlainFields, apply_plain, plain_fields
 from headrace.query.update.rename import RenameNode, parse_rename
 from headrace.query.update.replacement_update import dollar_prefixed
-from headrace.query.update.spliced_fields import spliced, spliced_fields
+from headrace.query.update.spliced_fields import SplicedField, spliced, spliced_fields
 from headrace.query.update.update import Applied, Diff, Update, UpdateContext
 from headrace.query.update.update_tree import ArrayFilters, UpdateObjectNode, add
 from headrace.query.update.walk import Walk
@@ -33,7 +33,7 @@ class OperatorUpdate(Update):
         self._tree = tree
         self._fields = frozenset(tree.children)
         self._plain = plain
-        self._spliced = spliced_fields(plain)
+        self._spliced: tuple[SplicedField, ...] | None = None  # made when first needed
         self._has_rename = has_rename
         self._needs_position = needs_position
         self._has_dollar = "$" in {name[:1] for name in self._fields}
@@ -50,7 +50,10 @@ class OperatorUpdate(Update):
         return self._fields
 
     def apply_raw(self, document: bytes, context: UpdateContext) -> tuple[bytes, bytes] | None:
-        return spliced(self._spliced, document, context) if self._spliced else None
+        fields = self._spliced
+        if fields is None:
+            fields = self._spliced = spliced_fields(self._plain)
+        return spliced(fields, document, context) if fields else None
 
     def apply(self, document: dict[str, Any], context: UpdateContext) -> Applied:
         applied = self._applied(document, context)
