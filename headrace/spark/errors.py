@@ -20,6 +20,9 @@ _SECRETS: Final = re.compile(
 )
 
 
+_SHOWN_LENGTH_MAX: Final = 100
+
+
 def redacted(text: str) -> str:
     """Return the text without the credentials of connection strings in it."""
     return _SECRETS.sub(r"\1***", _CREDENTIALS.sub(r"\1", text))
@@ -31,6 +34,12 @@ class OptionError(ValueError):
     def __init__(self, message: str, option: str = "") -> None:
         super().__init__(message)
         self.option = option
+
+
+def shown(value: object) -> str:
+    """Return the value for a message; a long one is cut."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_LENGTH_MAX else f"{text[:_SHOWN_LENGTH_MAX]}... ({len(text)} characters)"
 
 
 def nearest(word: str, words: Iterable[str]) -> str:

@@ -32,7 +32,11 @@ _TOKEN: Final = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|(->)|([<>(),:])|([^\s`<>(),:
 
 
 class SchemaError(ValueError):
-    """The text of a schema is invalid, or describes an impossible schema."""
+    """The text of a schema is invalid, or describes an impossible schema. `key` is the option that has it, if known."""
+
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ from headrace.spark.rows.extjson import loads_strict
 from headrace.spark.sinks.catalog_names import check_schema
 from headrace.spark.sinks.catalog_names import overlap as names_overlap
 from headrace.spark.sinks.file_values import TOP, FileError, Place
-from headrace.spark.sinks.sink_options import SinkError, SinkOptions, imported_factory, parse_sink
+from headrace.spark.sinks.sink_options import SinkError, SinkOptions, check_uri, imported_factory, parse_sink
 from headrace.spark.sinks.table_paths import PathError, check_placeholders
 from headrace.spark.source.option_table import SOURCE_OPTIONS
 from headrace.spark.source.options import parse_options
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 _PATHS: Final = frozenset({"archive", "path"})
 _SET_BY_JOBS: Final = ("stageInto", "stageSlots")
 """Options of the source that a job sets for its sink; for any other sink they would hide the rows."""
+_OF_BATCHES: Final = ("asOf", "endingPosition")
 _SOURCE_NAMES: Final = {name.lower(): name for name in SOURCE_OPTIONS}
 
 
@@ -125,6 +126,7 @@ def read_job(path: Path) -> Job:
     try:
         job = parse_job(given, path.stem, path.absolute().parent, path)
         _check_factories(job)
+        _check_references(job)
     except ValueError as error:
         place = _as_written(given, _place_of(error))
         where = f"{path}:{line_of(text, place)}" if place else str(path)
@@ -161,6 +163,16 @@ def _check_factories(job: Job) -> None:
                 raise FileError(f"the sink 'own': 'factory' {error}", ("sink", number, "factory")) from error
 
 
+def _check_references(job: Job) -> None:
+    """Raise FileError for a sink whose `uri` refers to a variable or a file that is not there, or is no URL."""
+    for number, sink in enumerate(job.sinks):
+        if "uri" in sink.options and sink.kind != "own":
+            try:
+                check_uri(sink.kind, str(sink.options["uri"]))
+            except OptionError as error:
+                raise FileError(f"the sink {sink.kind!r}: {error}", ("sink", number, "uri")) from None
+
+
 def parse_job(given: Mapping[str, Any], name: str, folder: Path, path: Path | None = None) -> Job:
     """Return the job, whose file is at `path`, if there is one. Raise FileError for a wrong key or value.
 
@@ -174,6 +186,10 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path, path: Path | No
     for option in _SET_BY_JOBS:
         if option in given["source"]:
             raise FileError(f"[source]: {option!r} is set by the job itself: leave it out", ("source", option))
+    for option in _OF_BATCHES:
+        if option in given["source"]:
+            problem = f"[source]: {option!r} is for batch reads, and a job reads a stream: leave it out"
+            raise FileError(problem, ("source", option))
     if file.mask and "mask" in source:
         raise FileError("[source]: 'mask' goes with no table [mask]: leave one out", ("source", "mask"))
     if file.mask:
@@ -253,7 +269,7 @@ def _problems(job: Job) -> Iterator[tuple[str, Place]]:
         )
         yield problem, ("errors",)
     if refusal := refused_stages(job):
-        yield refusal, ("pipeline", "window" if job.window and not job.stages else "stages")
+        yield refusal
     columns = "columns" if options.columns else "documents"
     if any(sink.kind == "kafka" for sink in job.sinks):
         if options.documents == "columns" or options.columns:
@@ -359,6 +375,9 @@ def _stages(given: Any) -> tuple[dict[str, Any], ...]:
 def _window(pipeline: Mapping[str, Any]) -> Window | None:
     """Return the window that the file describes; its delay is the pipeline's."""
     if "window" not in pipeline:
+        for name in ("slide", "date"):
+            if name in pipeline:
+                raise FileError(f"[pipeline]: {name!r} has no meaning without 'window'", ("pipeline", name))
         return None
     from headrace.spark import Window
 

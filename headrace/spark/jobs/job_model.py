@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, WithJsonSchema, create_model, model_validator
 
 from headrace import limits
-from headrace.spark.errors import OptionError
+from headrace.spark.errors import OptionError, shown
 from headrace.spark.sinks.file_values import (
     FilePath,
     FileTable,
@@ -38,7 +38,7 @@ Positive = Annotated[float, Field(gt=0, le=1e9, title="a number above 0")]
 def _checked(name: str, value: Any) -> Any:
     """Return the value of a source option, unchanged. Raise ValueError without the option's name."""
     if type(value) not in SOURCE_OPTIONS[name].types:
-        raise ValueError(f"is {SOURCE_OPTIONS[name].allowed}, not {value!r}")
+        raise ValueError(f"is {SOURCE_OPTIONS[name].allowed}, not {shown(value)}")
     try:
         check_option(name, option_text(value))
     except OptionError as error:
@@ -90,9 +90,14 @@ class Metrics(FileTable):
 def _words(run: str | list[str]) -> list[str]:
     """Return the words of a command, split as a shell does. Raise ValueError."""
     try:
-        return shlex.split(run) if isinstance(run, str) else run
+        words = shlex.split(run) if isinstance(run, str) else run
     except ValueError as error:
         raise ValueError(f"cannot be split into words: {error}") from None
+    if any("\0" in word for word in words):
+        raise ValueError("has a NUL character, which no command can have")
+    if words and not words[0].strip():
+        raise ValueError("names no command")
+    return words
 
 
 class OnLag(FileTable):
@@ -131,7 +136,9 @@ class LookupTable(FileTable):
 
     document: Text = entry("document", "the column that holds the documents", example="value")
     format: Text = entry("parquet", "`delta`, or a format of Spark's", example="delta")
-    options: dict[str, Any] = entry({}, "options of Spark's reader", example={"header": "true"})
+    options: Annotated[dict[str, str | int | float | bool], Field(title="a table of options, each one value")] = entry(
+        {}, "options of Spark's reader", example={"header": "true"}
+    )
     path: FilePath | None = entry(
         None, "folder, or for `delta` an object store URL", example="lake/regions", shown="none"
     )
@@ -143,10 +150,10 @@ class Pipeline(FileTable):
     date: Text | dict[str, Any] | None = entry(
         None, "with `window`: the expression whose date decides the window", example="$wallTime", shown="$clusterTime"
     )
-    delay: Text | None = entry(
+    delay: Interval | None = entry(
         None, "how late documents may come, where windows are not by `$clusterTime`", example="10 seconds", shown="none"
     )
-    slide: Text | None = entry(
+    slide: Interval | None = entry(
         None, 'with `window`: how far apart windows start, such as `"10 minutes"`', example="10 minutes",
         shown="the window",
     )  # fmt: skip
@@ -158,7 +165,7 @@ class Pipeline(FileTable):
         {}, "a table for each name that a `$lookup` has as `from`, see below", example={"regions": {"path": "regions"}},
         shown="none",
     )  # fmt: skip
-    window: Text | None = entry(
+    window: Interval | None = entry(
         None, 'the window of a `$group` without `$dateTrunc` in its `_id`, such as `"1 hour"`', example="1 hour",
         shown="none",
     )  # fmt: skip

@@ -18,7 +18,8 @@ from headrace.errors import CommandError
 from headrace.spark.pipelines.refusals import IN_STREAM, StageRefused
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.spark.sinks.file_values import FileError
+from headrace.spark.sinks.file_values import FileError, Place
+from headrace.spark.tables.checked_paths import LocationError
 from headrace.spark.tables.delta_files import files_between
 from headrace.spark.tables.table_location import location_of, resolved_path
 
@@ -92,30 +93,39 @@ def explained(job: Job) -> Explanation:
     return explain(spark_stages(job), source, tables=tuple(job.tables), window=job.window, delay=job.delay)
 
 
-def refused_stages(job: Job) -> str | None:
-    """Return why Spark or the job's sinks cannot take the stages; None if they can."""
-    maker = document_maker(job)
-    for sink in job.sinks:
+def refused_stages(job: Job) -> tuple[str, Place] | None:
+    """Return why Spark or the job's sinks cannot take the stages, and where in the file; None if they can."""
+    maker, stages = document_maker(job), ("pipeline", "stages")
+    for number, sink in enumerate(job.sinks):
         if maker in _MAKING and sink.takes == "events":
             advice = "take the sink 'documents', or one of your own"
-            return f"{maker} makes documents, and the sink {sink.kind!r} takes events: {advice}"
+            return f"{maker} makes documents, and the sink {sink.kind!r} takes events: {advice}", stages
         if maker and sink.takes == "events":
-            return f"{maker} takes documents, and the sink {sink.kind!r} events: split it into two jobs"
+            return f"{maker} takes documents, and the sink {sink.kind!r} events: split it into two jobs", (
+                "sink",
+                number,
+                "kind",
+            )
     if maker and job.options.start.kind == "snapshot":
-        return f"{maker}: documents are made of events, and a snapshot's rows are none; begin at a position"
+        problem = f"{maker}: documents are made of events, and a snapshot's rows are none; begin at a position"
+        return problem, ("source", "startingPosition")
     if maker and job.options.columns:
-        return f"{maker}: documents are made of whole events; leave out the source's option columns"
+        problem = f"{maker}: documents are made of whole events; leave out the source's option columns"
+        return problem, ("source", "columns")
     if maker and job.options.documents == "columns":
-        return f"{maker}: documents are made of events as extjson or bson, not of typed columns"
-    if job.window and not any("$group" in stage for stage in job.stages):
-        return "[pipeline]: 'window' is for $group, and no stage is one"
+        problem = f"{maker}: documents are made of events as extjson or bson, not of typed columns"
+        return problem, ("source", "documents")
+    if not any("$group" in stage for stage in job.stages):
+        for name, value in (("window", job.window), ("delay", job.delay)):
+            if value:
+                return f"[pipeline]: {name!r} is for $group, and no stage is one", ("pipeline", name)
     if not (job.stages or job.tables or job.delay or "pipeline" in job.source):
         # Planning stages imports the server's pipeline code, which takes longer than all other checks.
         return None
     try:
         explained(job)
     except (CommandError, StageRefused) as error:
-        return f"[pipeline] {error}"
+        return f"[pipeline] {error}", stages if job.stages else ("source", "pipeline")
     return None
 
 
@@ -167,6 +177,13 @@ def checked_lookup_tables(given: Mapping[str, Any], folder: Path) -> dict[str, A
     for name, table in given.items():
         if not {"format", "path"} & table.keys():
             raise FileError(f"[pipeline.tables.{name}] needs 'path', or 'format'", ("pipeline", "tables", name))
+        if table.get("format") == "delta":
+            try:
+                location_of(table["path"])
+            except (KeyError, LocationError) as error:
+                reason = "a Delta table needs 'path'" if isinstance(error, KeyError) else str(error)
+                place = ("pipeline", "tables", name, "path")
+                raise FileError(f"[pipeline.tables.{name}]: {reason}", place) from None
     return {
         name: table | ({"path": resolved_path(table["path"], folder)} if "path" in table else {})
         for name, table in given.items()

@@ -19,14 +19,17 @@ from typing import Final
 from pymongo.errors import PyMongoError
 from pymongo.uri_parser import parse_uri
 
-from headrace.spark.errors import OptionError, redacted
+from headrace.spark.errors import OptionError, redacted, shown
 
 _SCHEMES: Final = re.compile(r"^mongodb(\+srv)?://")
 
 
 def resolved(uri: str) -> str:
     """Return the connection string that an option contains or refers to. Raise OptionError, without the string."""
-    value = _value_of(uri, "a connection string")
+    try:
+        value = _value_of(uri, "a connection string")
+    except OptionError as error:
+        raise OptionError(f"the option 'uri': {error}", "uri") from None
     return checked(uri, "the option 'uri'") if value is None else checked(value, uri)
 
 
@@ -49,15 +52,16 @@ def _value_of(reference: str, what: str) -> str | None:
 def checked(uri: str, source: str) -> str:
     """Return the connection string if it is valid. Raise OptionError, without a string that may have a password."""
     if not _SCHEMES.match(uri):
-        shown = "" if "@" in uri or source != "the option 'uri'" else f": {uri!r}"
-        raise OptionError(f"{source} is no connection string that begins with mongodb:// or mongodb+srv://{shown}")
+        given = "" if "@" in uri or source != "the option 'uri'" else f": {shown(uri)}"
+        problem = f"{source} is no connection string that begins with mongodb:// or mongodb+srv://{given}"
+        raise OptionError(problem, "uri")
     if uri.startswith("mongodb+srv:"):
         return uri  # parsing it would query DNS
     try:
         parse_uri(uri, validate=False, warn=False)
     except (PyMongoError, ValueError) as error:
         reason = type(error).__name__ if "@" in uri else redacted(str(error))
-        raise OptionError(f"{source} is no valid connection string: {reason}") from None
+        raise OptionError(f"{source} is no valid connection string: {reason}", "uri") from None
     return uri
 
 

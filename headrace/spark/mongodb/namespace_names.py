@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from headrace import limits
+from headrace.spark.errors import shown
 
 _COLLECTION_BYTES_MAX: Final = limits.NAMESPACE_BYTES_MAX - 2
 """The most bytes of a collection's name, in a database whose name has one."""
@@ -31,5 +32,6 @@ def check_collection_name(name: str) -> str:
 
 def _checked(name: str, what: str, bytes_max: int, refused: re.Pattern[str], without: str) -> str:
     if not 0 < len(name.encode()) <= bytes_max or refused.search(name):
-        raise NameNotPossible(f"is the name of {what}, of at most {bytes_max} bytes, without {without}, not {name!r}")
+        possible = f"is the name of {what}, of at most {bytes_max} bytes, without {without}"
+        raise NameNotPossible(f"{possible}, not {shown(name)}")
     return name

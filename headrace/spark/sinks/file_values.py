@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from ipaddress import ip_address
 from typing import Annotated, Any, Final, Self, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
@@ -14,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from headrace.spark.columns.column_types import SchemaError, parse_path
-from headrace.spark.errors import nearest
+from headrace.spark.errors import nearest, shown
 from headrace.spark.masks.mask import check_path
 from headrace.spark.mongodb.namespace_names import check_collection_name, check_database_name
 from headrace.spark.tables.checked_paths import checked_path
@@ -23,6 +24,8 @@ Place = tuple[str | int, ...]
 """Keys of the file, and numbers of sinks, on the path from the top to a value."""
 _LISTED_KEY_COUNT_MAX: Final = 20
 _PORT_MAX: Final = 65535
+_HOST: Final = re.compile(r"\w([\w-]{0,61}\w)?(\.\w([\w-]{0,61}\w)?)*\.?")
+_HOST_LENGTH_MAX: Final = 253
 
 
 class FileError(ValueError):
@@ -68,7 +71,7 @@ class FileTable(BaseModel):
             return f"{inside}{name!r} {error['ctx']['error']}"
         schema = cls.schemas()[name]
         near = nearest(value, schema.get("enum", ())) if isinstance(value, str) else ""
-        return f"{inside}{name!r} is {allowed(schema)}, not {value!r}{near}"
+        return f"{inside}{name!r} is {allowed(schema)}, not {shown(value)}{near}"
 
     @classmethod
     def keys(cls) -> dict[str, FieldInfo]:
@@ -153,7 +156,7 @@ def check_kind(tables: Sequence[type[FileTable]], given: Mapping[str, Any], plac
     kind = given.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
         near = nearest(kind, kinds) if isinstance(kind, str) else ""
-        raise FileError(f"a sink's kind is one of {', '.join(kinds)}, not {kind!r}{near}", (*place, "kind"))
+        raise FileError(f"a sink's kind is one of {', '.join(kinds)}, not {shown(kind)}{near}", (*place, "kind"))
     kinds[kind].of(given, f"the sink {kind!r}", place)
 
 
@@ -175,7 +178,7 @@ def _field_path(text: str) -> str:
     try:
         parse_path(text)
     except SchemaError:
-        raise ValueError(f"has {text!r}, which is no path of a field: names with dots between them") from None
+        raise ValueError(f"has {shown(text)}, which is no path of a field: names with dots between them") from None
     check_path(text)
     return text
 
@@ -222,12 +225,20 @@ def _is_memory(text: str) -> bool:
     return _MEMORY_MB_MIN << 20 <= size <= _MEMORY_GB_MAX << 30
 
 
+def _is_host(text: str) -> bool:
+    """Whether the text is an address of IPv4 or IPv6, or a name that a host can have."""
+    try:
+        return bool(ip_address(text))
+    except ValueError:
+        return len(text) <= _HOST_LENGTH_MAX and _HOST.fullmatch(text) is not None
+
+
 Text = Annotated[str, _that(str.strip), Field(title="a text")]
 Line = Annotated[
     str, _that(lambda text: text.strip() and text.isprintable() and len(text) <= 200),
     Field(title="a line of text of at most 200 characters"),
 ]  # fmt: skip
-Host = Annotated[str, _that(re.compile(r"[\w.:%-]+").fullmatch), Field(title="an IP address, or the name of a host")]
+Host = Annotated[str, _that(_is_host), Field(title="an IP address, or the name of a host")]
 Paths = Annotated[
     list[Annotated[str, AfterValidator(_field_path), Field(title="a path")]], Field(title="an array of paths")
 ]

@@ -52,17 +52,18 @@ def kafka_options(given: Mapping[str, Any]) -> KafkaOptions:
     servers = given["servers"]
     servers = ",".join(map(str, servers)) if isinstance(servers, list) else str(servers)
     if not all(_port_fits(server) for server in servers.split(",")):
-        raise OptionError(f"'servers' are brokers as 'host:port', with commas between them, not {servers!r}")
+        raise OptionError(f"'servers' are brokers as 'host:port', with commas between them, not {servers!r}", "servers")
     topic, name = str(given["topic"]), given.get("format", "canonical")
     plain = _PLACEHOLDER.sub("x", topic)
     if not _TOPIC.fullmatch(plain) or len(plain) > _TOPIC_LENGTH_MAX or plain in {".", ".."}:
         raise OptionError(
             "'topic' has letters, digits, '.', '_', '-', and {database} and {collection} where these names belong, not "
-            f"{topic!r}"
+            f"{topic!r}",
+            "topic",
         )
     client = dict(_flat(given.get("kafka", {})))
     if "bootstrap.servers" in client:
-        raise OptionError("the brokers are the option 'servers'")
+        raise OptionError("the brokers are the option 'servers'", "kafka")
     return KafkaOptions(servers, topic, name, given.get("tombstones", False), client)
 
 

@@ -222,7 +222,7 @@ class Sql(FileTable):
     policy: Literal["follow", "keep", "fail"] = entry(
         "follow", f"{_DROP}`follow` empties the table, `keep` does not, `fail` stops", example="keep"
     )
-    table: Text = entry(..., "the table's name, with its schema if it has one: `shop.orders`", example="shop.orders")
+    table: Line = entry(..., "the table's name, with its schema if it has one: `shop.orders`", example="shop.orders")
     uri: Text = entry(
         ...,
         "SQLAlchemy's URL of the database, or where it is (`env:NAME`, `file:PATH`); a path of SQLite is relative "

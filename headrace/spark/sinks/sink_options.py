@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -13,9 +14,10 @@ from headrace.spark.columns.column_types import SchemaError
 from headrace.spark.errors import OptionError, redacted
 from headrace.spark.masks.mask import omitting
 from headrace.spark.mongodb.collection_selection import Namespace
+from headrace.spark.mongodb.connection_strings import referred, resolved
 from headrace.spark.sinks.catalog_names import table_in
 from headrace.spark.sinks.contract import Sink
-from headrace.spark.sinks.file_values import FileError, FileTable, check_kind
+from headrace.spark.sinks.file_values import FileError, FileTable, Place, check_kind
 from headrace.spark.sinks.sink_model import (
     Changes,
     Documents,
@@ -34,6 +36,8 @@ from headrace.spark.tables.checked_paths import LocationError
 from headrace.spark.tables.table_location import TableLocation, is_url, local_folder, location_of, resolved_path
 from headrace.spark.tables.typed.table_schema import INFER
 from headrace.spark.upkeep.upkeep_options import UpkeepOptions
+
+_SQL_SCHEME: Final = re.compile(r"[a-z]\w*(\+\w+)?")
 
 
 class SinkError(FileError):
@@ -193,43 +197,48 @@ def parse_sink(given: Mapping[str, Any], folder: Path, number: int = 0) -> SinkO
     check_kind([kind.model for kind in KINDS.values()], given, ("sink", number))
     options = dict(given)
     name = options.pop("kind")
-    kind = KINDS[name]
+    kind, place = KINDS[name], ("sink", number)
     upkeep = options.pop("upkeep", None) if "upkeep" in kind.options else None
     in_catalog = SinkOptions(name, options).in_catalog
     if in_catalog and (refused := sorted(options.keys() & {"buckets", "path", "writers"})):
         raise SinkError(
-            f"the {name} {options['table']!r} is a table of Spark's catalogs: it has no {' and no '.join(refused)}"
+            f"the {name} {options['table']!r} is a table of Spark's catalogs: it has no {' and no '.join(refused)}",
+            (*place, refused[0]),
         )
     if "using" in options and (not in_catalog or options["using"] not in _USING):
         raise SinkError(
             f"the sink {name!r}: using, one of {', '.join(_USING)}, is the format of tables that are made in Spark's "
-            f"catalogs, not {options['using']!r}"
+            f"catalogs, not {options['using']!r}",
+            (*place, "using"),
         )
     if kind.needs not in options and not in_catalog:
-        raise FileError(f"the sink {name!r} needs {kind.needs!r}", ("sink", number))
+        raise FileError(f"the sink {name!r} needs {kind.needs!r}", place)
     if "omit" in kind.options:
         try:
             omitting(options.get("omit", []))
         except ValueError as error:
-            raise FileError(f"the sink {name!r}: {error}", ("sink", number, "omit")) from None
+            raise FileError(
+                f"the sink {name!r}: 'omit': {str(error).removeprefix('mask: ')}", (*place, "omit")
+            ) from None
     if name == "kafka":
-        _check_kafka(options, folder)
+        _check_kafka(options, folder, place)
     if name == "sql":
         options["uri"] = _in_folder(options["uri"], folder)
     if "path" in options and "path" in kind.options:
-        options["path"] = _checked_path(options, name, folder)
+        options["path"] = _checked_path(options, name, folder, place)
     if options.keys() & TYPED_OPTIONS & kind.options:
-        _check_typed(name, options, folder)
-    return SinkOptions(name, options, _upkeep(name, options, upkeep, in_catalog))
+        _check_typed(name, options, folder, place)
+    return SinkOptions(name, options, _upkeep(SinkOptions(name, options), upkeep, (*place, "upkeep")))
 
 
-def _upkeep(name: str, options: Mapping[str, Any], given: Any, in_catalog: bool) -> UpkeepOptions | None:
+def _upkeep(sink: SinkOptions, given: Any, place: Place) -> UpkeepOptions | None:
     """Return the upkeep of the sink's table. By default a Delta table with a path has upkeep, and one in a catalog has
     none."""
+    name, options, in_catalog = sink.kind, sink.options, sink.in_catalog
     if "upkeep" not in KINDS[name].options or options.get("table") == "parquet":
         if given:
             raise SinkError(
-                f"the sink {name!r}: upkeep is for Delta tables in a path, and for those of Spark's catalogs"
+                f"the sink {name!r}: upkeep is for Delta tables in a path, and for those of Spark's catalogs", place
             )
         return None
     if in_catalog and given is None:
@@ -237,17 +246,19 @@ def _upkeep(name: str, options: Mapping[str, Any], given: Any, in_catalog: bool)
     if in_catalog and isinstance(given, Mapping) and (others := sorted(given.keys() & {"commits", "keep", "retain"})):
         raise SinkError(
             f"the sink {name!r}: upkeep of a table of Spark's catalogs joins its files, and has no {others[0]!r}: what "
-            "removes rows and old versions is yours to run"
+            "removes rows and old versions is yours to run",
+            (*place, others[0]),
         )
     if given is False:
         return None
     file = Upkeep.model_validate(given if isinstance(given, Mapping) else {})
     if file.keep is not None and name not in _KEEPING:
-        raise SinkError(f"the sink {name!r}: keep is for {' and '.join(_KEEPING)}: it has no rows of a time")
+        problem = f"the sink {name!r}: keep is for {' and '.join(_KEEPING)}: it has no rows of a time"
+        raise SinkError(problem, (*place, "keep"))
     return UpkeepOptions(file.every, file.target, file.retain, file.commits, file.keep)
 
 
-def _check_kafka(options: dict[str, Any], folder: Path) -> None:
+def _check_kafka(options: dict[str, Any], folder: Path, place: Place) -> None:
     """Check options of Kafka; write the brokers as text and the resolved path of the position into them. Raise
     SinkError."""
     from headrace.spark.sinks.kafka_options import kafka_options
@@ -255,39 +266,57 @@ def _check_kafka(options: dict[str, Any], folder: Path) -> None:
     try:
         options["servers"] = kafka_options(options).servers
     except OptionError as error:
-        raise SinkError(f"the sink 'kafka': {error}") from None
+        raise SinkError(f"the sink 'kafka': {error}", (*place, error.option)) from None
     if is_url(str(options["position"])):
-        raise SinkError("the sink 'kafka': 'position' is a file of this machine, not a URL")
+        raise SinkError("the sink 'kafka': 'position' is a file of this machine, not a URL", (*place, "position"))
     options["position"] = resolved_path(str(options["position"]), folder)
+
+
+def check_uri(kind: str, uri: str) -> None:
+    """Raise OptionError if the `uri` of a sink refers to nothing, or is no address of such a database."""
+    if kind == "mongodb":
+        try:
+            resolved(uri)
+        except OptionError as error:
+            raise OptionError(str(error).replace("the option 'uri'", "'uri'")) from None
+        return
+    try:
+        scheme, sign, rest = referred(uri).partition("://")
+    except OptionError as error:
+        raise OptionError(f"'uri': {error}") from None
+    if not sign or not _SQL_SCHEME.fullmatch(scheme):
+        raise OptionError("'uri' is a URL such as postgresql+psycopg://h/db")
+    if scheme.startswith("sqlite") and rest in {"", "/", "/:memory:"}:
+        raise OptionError("'uri' names no file: a database in memory ends with the job")
 
 
 def _in_folder(uri: str, folder: Path) -> str:
     """Return a database's URL; a relative path of SQLite is relative to the folder."""
     scheme, sign, path = uri.partition(":///")
-    if not sign or scheme.partition("+")[0] != "sqlite" or path.startswith((":memory:", "file:")):
+    if not sign or scheme.partition("+")[0] != "sqlite" or not path or path.startswith((":memory:", "file:")):
         return uri
     return f"{scheme}:///{folder / path}"
 
 
-def _check_typed(name: str, options: dict[str, Any], folder: Path) -> None:
+def _check_typed(name: str, options: dict[str, Any], folder: Path, place: Place) -> None:
     """Check options of typed columns; write the path of the schema file and `cluster` into them. Raise SinkError."""
     if options.get("table", "delta") != "delta":
-        raise SinkError(f"the sink {name!r} has typed columns in a Delta table with a path only")
+        raise SinkError(f"the sink {name!r} has typed columns in a Delta table with a path only", (*place, "table"))
     if "schema_file" in options or (options.get("schema") == INFER and is_url(options["path"])):
         options["schema_file"] = schema_file(options, options["path"], folder)
     try:
         typed = typed_options(options, options["path"])
         options["cluster"] = list(typed.cluster) if typed else []
     except SchemaError as error:
-        raise SinkError(f"the sink {name!r}: {error}") from None
+        raise SinkError(f"the sink {name!r}: {error}", (*place, error.key)) from None
 
 
-def _checked_path(options: Mapping[str, Any], name: str, folder: Path) -> str:
+def _checked_path(options: Mapping[str, Any], name: str, folder: Path, place: Place) -> str:
     path = str(options["path"])
     try:
         location_of(path)
         if name == "parquet" or options.get("table") == "parquet":
             local_folder(path)
     except LocationError as error:
-        raise SinkError(f"the sink {name!r}: {error}") from None
+        raise SinkError(f"the sink {name!r}: 'path': {error}", (*place, "path")) from None
     return resolved_path(path, folder)

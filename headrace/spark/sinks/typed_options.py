@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,17 +23,31 @@ def typed_options(options: Mapping[str, Any], path: str) -> TypedOptions | None:
     if not given:
         return None
     if "schema" not in given:
-        raise SchemaError(f"{', '.join(sorted(given))}: a table with typed columns needs schema = 'infer', or a schema")
+        keys = sorted(given)
+        raise SchemaError(f"{', '.join(keys)}: a table with typed columns needs schema = 'infer', or a schema", keys[0])
     schema = given["schema"].strip()
     file = str(given.get("schema_file", "" if is_url(path) or schema != INFER else _next_to(path)))
     evolve = given.get("evolve", "widen" if schema == INFER else "none")
-    rename = {parse_path(path): name for path, name in given.get("rename", {}).items()}
-    rules = ColumnRules(evolve, _flattened(given.get("flatten", False)), rename)
-    partitions = tuple(map(parse_partition, _texts(given.get("partition", []))))
+    with _of_key("rename"):
+        rename = {parse_path(path): name for path, name in given.get("rename", {}).items()}
+    with _of_key("flatten"):
+        rules = ColumnRules(evolve, _flattened(given.get("flatten", False)), rename)
+    with _of_key("partition"):
+        partitions = tuple(map(parse_partition, _texts(given.get("partition", []))))
     parsed = TypedOptions(schema, file, rules, partitions, _texts(given.get("cluster", [])))
     if schema != INFER:
-        parse_schema(schema, parsed.rules.reserved)
+        with _of_key("schema"):
+            parse_schema(schema, parsed.rules.reserved)
     return parsed
+
+
+@contextmanager
+def _of_key(key: str) -> Iterator[None]:
+    """Raise a SchemaError of the block with the key of the option that it is about."""
+    try:
+        yield
+    except SchemaError as error:
+        raise SchemaError(f"{key}: {error}", key) from None
 
 
 def schema_file(options: Mapping[str, Any], path: str, folder: Path) -> str:

@@ -42,11 +42,17 @@ class HeadraceSource(DataSource):
         from headrace.spark.source.readers import StreamReader
 
         kind = PrefetchingReader if PrefetchingReader.is_possible else StreamReader
-        return kind(parse_options(self.options), schema)
+        options = parse_options(self.options)
+        for name, given in (("asOf", options.as_of), ("endingPosition", options.end.kind != "latest")):
+            if given:
+                raise OptionError(
+                    f"the option {name!r} is for batch reads, and a stream has no end: leave it out", name
+                )
+        return kind(options, schema)
 
 
 def schema_of(options: SourceOptions) -> str:
-    """Return the columns as DDL: all, or those of the option `columns`; raise OptionError for an unknown column."""
+    """Return the columns as DDL: all, or those of the option `columns`."""
     columns: dict[str, str] = {}
     for column in SCHEMA.split(", "):
         name, _, kind = column.partition(" ")
@@ -58,9 +64,4 @@ def schema_of(options: SourceOptions) -> str:
             columns[name] = kind
     if options.others:
         columns[SERVER] = "STRING NOT NULL"
-    for name in options.columns:
-        if name not in columns:
-            raise OptionError(f"there is no column {name!r}; there are {', '.join(columns)}")
-        if name.endswith(REST) and name.removesuffix(REST) not in options.columns:
-            raise OptionError(f"the column {name!r} is given only with {name.removesuffix(REST)!r}")
     return ", ".join(f"{name} {columns[name]}" for name in options.columns or columns)

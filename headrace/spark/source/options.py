@@ -5,6 +5,7 @@ Spark passes every option as text and changes its name to lower case.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -13,23 +14,25 @@ from bson import Timestamp
 
 from headrace.clock import SystemClock
 from headrace.errors import CommandError
-from headrace.spark.errors import OptionError, nearest
+from headrace.spark.errors import OptionError, nearest, shown
 from headrace.spark.masks.mask import parse_mask
 from headrace.spark.mongodb.collection_selection import parse_selection
 from headrace.spark.mongodb.connection_strings import referred, resolved
 from headrace.spark.mongodb.namespace_names import NameNotPossible, check_collection_name, check_database_name
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.pipelines.refusals import StageRefused
+from headrace.spark.rows.events import REST, SCHEMA, SERVER, TYPED_COLUMNS
 from headrace.spark.rows.extjson import loads_strict
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.option_table import SOURCE_OPTIONS, STREAM
-from headrace.spark.tables.checked_paths import LocationError, checked_path
+from headrace.spark.tables.checked_paths import LocationError, check_scheme, checked_path
 from headrace.values.token import decode_token
 
 _STREAM_OPTIONS: Final = {name.lower(): name for name, option in SOURCE_OPTIONS.items() if option.group == STREAM}
 _BOOLEANS: Final = {"false": False, "true": True}
 _NAMES: Final = {name.lower(): name for name in SOURCE_OPTIONS}
 _NAME_CHECKS: Final = {"collection": check_collection_name, "database": check_database_name}
+_HISTORY: Final = re.compile(r"[0-9a-f]{24}|-")
 _FUTURE_SECONDS_MAX: Final = 3600
 """How far a position may be ahead of this machine's clock, because clocks differ."""
 _OF_ONE: Final = {
@@ -75,7 +78,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         documents=_one_of(options, "documents"),
         not_held=_one_of(options, "notHeld"),
         document_schema=options.get("documentschema", "").strip(),
-        columns=_columns(options),
+        columns=_columns(options, len(uris)),
         partitions=_count(options, "partitions") or 1,
         partition_by=_one_of(options, "partitionBy"),
         archive=options.get("archive", ""),
@@ -100,9 +103,9 @@ def check_option(name: str, text: str) -> None:
         exact = option.group == STREAM and option.choices != ("true", "false")
         if plain not in option.choices and (exact or plain.lower() not in option.choices):
             near = nearest(plain, option.choices)
-            raise OptionError(f"the option {name!r} is {option.allowed}, not {text!r}{near}", name)
+            raise OptionError(f"the option {name!r} is {option.allowed}, not {shown(text)}{near}", name)
     if option.most and not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= option.most):
-        raise OptionError(f"the option {name!r} is {option.allowed}, not {text!r}", name)
+        raise OptionError(f"the option {name!r} is {option.allowed}, not {shown(text)}", name)
     if name in _NAME_CHECKS and text:
         try:
             _NAME_CHECKS[name](text)
@@ -113,6 +116,11 @@ def check_option(name: str, text: str) -> None:
             checked_path(text)
         except LocationError as error:
             raise OptionError(f"the option {name!r} {error}", name) from None
+    if name == "archive":
+        try:
+            check_scheme(text)
+        except LocationError as error:
+            raise OptionError(f"the option {name!r} is a table: {error}", name) from None
     if option.is_position:
         position = parse_position(text, name)
         time = position.time or (position.token.time if position.token else None)
@@ -198,13 +206,17 @@ def _names(options: Mapping[str, str], name: str, separator: str = ",") -> tuple
         )
     except ValueError as error:
         raise OptionError(f"the option {name!r} is not a JSON array: {error}", name) from None
-    if not isinstance(names, list):
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
         raise OptionError(f"the option {name!r} is an array of names", name)
     return tuple(names)
 
 
 def _histories(text: str, servers: int) -> tuple[str, ...]:
     ids = text.split()
+    for one in ids:
+        if not _HISTORY.fullmatch(one):
+            problem = f"the option 'replicaSetId' is 24 hexadecimal digits, or '-', for each server, not {one!r}"
+            raise OptionError(problem, "replicaSetId")
     if ids and len(ids) != servers:
         raise OptionError(
             f"the option 'replicaSetId' has an id for each server, {servers}, not {len(ids)}", "replicaSetId"
@@ -212,8 +224,17 @@ def _histories(text: str, servers: int) -> tuple[str, ...]:
     return tuple("" if one == "-" else one for one in ids)
 
 
-def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
+def _columns(options: Mapping[str, str], servers: int) -> tuple[str, ...]:
     names = _names(options, "columns")
+    known = [column.partition(" ")[0] for column in SCHEMA.split(", ")]
+    typed = [name + REST for name in TYPED_COLUMNS] if _one_of(options, "documents") == "columns" else []
+    for name in names:
+        if name not in {*known, *typed, *([SERVER] if servers > 1 else [])}:
+            there_are = f"there are {', '.join(known)}"
+            problem = f"the option 'columns' has {name!r}, which is no column; {there_are}{nearest(name, known)}"
+            raise OptionError(problem, "columns")
+        if name in typed and name.removesuffix(REST) not in names:
+            raise OptionError(f"the column {name!r} is given only with {name.removesuffix(REST)!r}", "columns")
     if len(set(names)) < len(names):
         raise OptionError("the option 'columns' names a column twice", "columns")
     return names
@@ -222,7 +243,8 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
 def parse_position(text: str, name: str = "startingPosition") -> StreamPosition:
     """Return the position that the option `name` gives. Raise OptionError."""
     plain = text.strip()
-    if plain in {"earliest", "latest", "snapshot"}:
+    words = ("latest", "earliest", "snapshot") if name == "startingPosition" else ("latest",)
+    if plain in words:
         return StreamPosition(plain)
     if plain.startswith("{") or (plain[:2] == "82" and all(digit in "0123456789abcdefABCDEF" for digit in plain)):
         return _at(plain, name)
@@ -231,9 +253,8 @@ def parse_position(text: str, name: str = "startingPosition") -> StreamPosition:
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return StreamPosition("time", time=Timestamp(int(moment.timestamp()), 0))
     except (OverflowError, ValueError):
-        words = ("latest", "earliest", "snapshot")
         raise OptionError(
-            f"the option {name!r} is latest, earliest, snapshot, a resume token or an ISO time, not {text!r}"
+            f"the option {name!r} is {', '.join(words)}, a resume token or an ISO time, not {shown(text)}"
             f"{nearest(plain, words)}", name
         ) from None  # fmt: skip
 
@@ -246,10 +267,10 @@ def _at(text: str, name: str) -> StreamPosition:
             decode_token(token.document())
     except CommandError as error:
         raise OptionError(
-            f"the option {name!r} has a resume token that is damaged or cut off ({error.message}): {text!r}", name
+            f"the option {name!r} has a resume token that is damaged or cut off ({error.message}): {shown(text)}", name
         ) from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise OptionError(f"the option {name!r} is not a resume token: {text!r}: {error}", name) from None
+        raise OptionError(f"the option {name!r} is not a resume token: {shown(text)}: {error}", name) from None
     if token.is_masked:
         raise OptionError(
             f"the token {token.text} is of a masked row, and lacks the key of its event: no stream opens at it; "

@@ -85,8 +85,6 @@ class BatchReader(_PartitionReader, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self.options
-        if options.end.kind == "snapshot":
-            raise OptionError("'snapshot' is no endingPosition")
         if options.start.kind == "snapshot":
             if options.others or options.several or not options.collection or options.archive:
                 raise OptionError("a batch of a snapshot reads one collection of one server, and no archive")

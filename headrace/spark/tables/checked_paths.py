@@ -12,12 +12,21 @@ _NAME_BYTES_MAX: Final = 255
 _EXPANDED: Final = re.compile(r"~|.*\$(\w|\{)", re.DOTALL)
 """A path that a shell would expand before a program sees it."""
 
+STORE_SCHEMES: Final = ("abfs", "abfss", "az", "azure", "gs", "s3", "s3a")
+"""The URL schemes of the object stores that can hold Delta tables."""
 _ONE_SLASH: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)")
 """The beginning of a URL with a slash too few, which would be a folder with a colon in its name."""
 
 
 class LocationError(ValueError):
     """No table can be at this path or URL."""
+
+
+def check_scheme(path: str) -> None:
+    """Raise LocationError for a URL whose scheme is not an object store's."""
+    scheme, mark, _ = path.partition("://")
+    if mark and scheme not in STORE_SCHEMES:
+        raise LocationError(f"no table can be at {path!r}: Headrace knows paths and {', '.join(STORE_SCHEMES)}")
 
 
 def checked_path(path: str) -> str:

@@ -20,14 +20,10 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
-from headrace.spark.tables.checked_paths import LocationError
+from headrace.spark.tables.checked_paths import STORE_SCHEMES, LocationError, check_scheme
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
-
-STORE_SCHEMES: Final = ("abfs", "abfss", "az", "azure", "gs", "s3", "s3a")
-"""The URL schemes of the object stores that can hold Delta tables."""
-
 
 _UNANSWERED: Final = "error sending request"
 """The words with which a store's client reports that a request got no answer: no connection, or none in time."""
@@ -135,9 +131,7 @@ def location_of(path: str | Path) -> TableLocation:
         if str(path).partition(":/")[0] in STORE_SCHEMES:
             raise LocationError(f"{str(path)!r} is a URL that was converted to a Path: pass it as text")
         return TableLocation(str(Path(path).absolute()))
-    scheme = str(path).partition("://")[0]
-    if scheme not in STORE_SCHEMES:
-        raise LocationError(f"no table can be at {str(path)!r}: Headrace knows paths and {', '.join(STORE_SCHEMES)}")
+    check_scheme(str(path))
     return TableLocation(str(path).rstrip("/"))
 
 

@@ -107,6 +107,8 @@ LONG = "x" * 5000
          "the path of the sink 1, changes, and the path of the sink 2, mirror, have paths of which one is inside"),
         ('path = "changes"', 'path = "notes"', 12, "checkpoint and the path of the sink 1, changes, have one path"),
         ('"notes"', '"s3://b/notes"', 1, "checkpoint is a folder on a mounted file system, not the URL"),
+        ("NAME", f'report_seconds = "{LONG}"', 2, f"above 0, not {LONG[:99]!r}"[:-1] + "... (5002 characters)"),
+        ("[spark]", f'documents = "{LONG}"\n[spark]', 8, f"not {LONG[:99]!r}"[:-1] + "... (5002 characters)"),
         ("NAME", 'errors = "deadletter"', 2, "errors = 'deadletter' and deadletter, the path of a table, go together"),
         ("NAME", 'deadletter = "d"', 2, "errors = 'deadletter' and deadletter, the path of a table, go together"),
         ('startingPosition = "snapshot"', 'startingPosition = "latest"', 7, "set it to 'snapshot'"),
@@ -123,6 +125,78 @@ LONG = "x" * 5000
         ("[spark]", '[mask]\nomit = ["_id"]\n[spark]', 8, "mask: _id is in the key of a document"),
         ("[spark]", '[metrics]\naddress = "a b"\n[spark]', 9,
          "[metrics]: 'address' is an IP address, or the name of a host, not 'a b'"),
+        ("[spark]", 'replicaSetId = "abc"\n[spark]', 8, "'replicaSetId' is 24 hexadecimal digits, or '-', for each"),
+        *[
+            ("[spark]", f"{key} = {value}\n[spark]", 8, f"[source]: '{key}'{message}")
+            for key, value, message in [
+                ("asOf", '"2026-01-01T00:00:00Z"', " is for batch reads, and a job reads a stream: leave it out"),
+                ("endingPosition", '"latest"', " is for batch reads, and a job reads a stream: leave it out"),
+                ("archive", '"http://h/x"', " is a table: no table can be at 'http://h/x': Headrace knows paths and "),
+            ]
+        ],
+        ("[spark]", 'columns = "token, tokn"\n[spark]', 8,
+         "the option 'columns' has 'tokn', which is no column; there are token, clusterTime"),
+        ("[spark]", "columns = [1]\n[spark]", 8, "[source]: 'columns' is a text, not [1]"),
+        ('collection = "orders"', "collections = [1]\n", 6, "the option 'collections' is an array of names"),
+        ('"mongodb://localhost"', '"abc"', 4, "the option 'uri' is no connection string that begins with mongodb://"),
+        ('"mongodb://localhost"', '"env:NO_SUCH_URI"', 4, "the environment variable NO_SUCH_URI, which is to hold"),
+        ("[spark]", '[mask]\nomit = ["a", "a"]\n[spark]', 8, "mask: a is masked twice"),
+        ('collection = "orders"', 'collection = "orders"\ndocuments = "columns"', 7,
+         "documents 'columns' and the option 'documentSchema' go together"),
+        *[
+            ("[spark]", f'[pipeline]\nstages = "[]"\nwindow = "1 hour"\n{key} = "abc"\n[spark]', 11,
+             f"[pipeline]: '{key}' is an interval such as '1 second'")
+            for key in ("delay", "slide")
+        ],
+        ("[spark]", '[pipeline]\nwindow = "abc"\n[spark]', 9, "[pipeline]: 'window' is an interval such as"),
+        ("[spark]", '[pipeline]\nslide = "1 hour"\n[spark]', 9, "[pipeline]: 'slide' has no meaning without 'window'"),
+        ("[spark]", '[pipeline]\ndate = "$x"\n[spark]', 9, "[pipeline]: 'date' has no meaning without 'window'"),
+        ("[spark]", '[pipeline]\ndelay = "1 hour"\n[spark]', 9, "[pipeline]: 'delay' is for $group, and no stage is"),
+        ("[spark]", '[pipeline.tables.x]\nformat = "delta"\npath = "http://h"\n[spark]', 10, "no table can be at '"),
+        ("[spark]", '[pipeline.tables.x]\npath = "x"\noptions.a = [1]\n[spark]', 10,
+         "'options' is a table of options, each one value"),
+        *[
+            ("[spark]", f"[metrics]\naddress = {json.dumps(address)}\n[spark]", 9,
+             "[metrics]: 'address' is an IP address, or the name of a host")
+            for address in (".", "env:X", "a..b", "-a", "x" * 254)
+        ],
+        ("[spark]", '[on_lag]\nseconds = 5\nrun = "a\\u0000"\n[spark]', 10, "[on_lag]: 'run' has a NUL character"),
+        ("[spark]", '[on_lag]\nseconds = 5\nrun = [""]\n[spark]', 10, "[on_lag]: 'run' names no command"),
+        *[
+            ('path = "mirror"', f'path = "m"\nschema = "infer"\n{key} = {value}', 17, f"the sink 'mirror': {key}: ")
+            for key, value in [("partition", '"day("'), ("flatten", '"a..b"'), ("rename", '{"a..b" = "x"}')]
+        ],
+        ('path = "mirror"', 'path = "mirror"\nschema = "a b"', 16, "the sink 'mirror': schema: 'a b': 'b' is no type"),
+        ('path = "mirror"', 'path = "mirror"\ncluster = "a"', 16,
+         "the sink 'mirror': cluster: a table with typed columns needs schema"),
+        ('path = "mirror"', 'path = "mirror"\nusing = "delta"', 16, "the sink 'mirror': using, one of delta, iceberg"),
+        ('path = "mirror"', 'table = "lake.t"\nusing = "orc"', 16, "is the format of tables that are made in Spark's"),
+        ('path = "mirror"', 'table = "lake.t"\nbuckets = 4', 16, "it has no buckets"),
+        ('path = "mirror"', 'table = "parquet"\npath = "m"\nupkeep = true', 17, "upkeep is for Delta tables in a path"),
+        ('path = "mirror"', 'path = "m"\n[sink.upkeep]\nkeep = "1 day"', 17, "keep is for changes and history"),
+        ('path = "mirror"', 'path = "http://h"', 15, "the sink 'mirror': 'path': no table can be at 'http://h'"),
+        ('path = "mirror"', 'path = "s3://b/x"\ntable = "parquet"', 15, "needs a path that is mounted, not 's3://"),
+        *[
+            ('kind = "mirror"\npath = "mirror"',
+             f'kind = "kafka"\nservers = {servers}\ntopic = {topic}\nposition = {at}', line, message)
+            for servers, topic, at, line, message in [
+                ('"h"', '"t"', '"p"', 15, "'servers' are brokers as 'host:port', with commas between them, not 'h'"),
+                ('"h:1"', '"a b"', '"p"', 16, "'topic' has letters, digits"),
+                ('"h:1"', '"t"', '"s3://b"', 17, "'position' is a file of this machine, not a URL"),
+                ('"h:1"', '"t"', '"p"\nkafka."bootstrap.servers" = "x"', 18, "the brokers are the option 'servers'"),
+            ]
+        ],
+        *[
+            ('kind = "mirror"\npath = "mirror"', f'kind = "{kind}"\n{more}uri = "{uri}"', line, message)
+            for kind, more, line, uri, message in [
+                ("mongodb", "", 15, "abc", "the sink 'mongodb': 'uri' is no connection string that begins with"),
+                ("mongodb", "", 15, "env:NO_SUCH_URI", "the environment variable NO_SUCH_URI, which is to hold"),
+                ("sql", 'table = "t"\n', 16, "abc", "the sink 'sql': 'uri' is a URL such as postgresql+psycopg://h/db"),
+                ("sql", 'table = "t"\n', 16, "sqlite:///", "the sink 'sql': 'uri' names no file"),
+                ("sql", 'table = "t"\n', 16, "env:NO_SUCH_URI", "the environment variable NO_SUCH_URI, which is to"),
+                ("sql", 'table = "a\\u0000"\n', 15, "sqlite:///x", "the sink 'sql': 'table' is a line of text"),
+            ]
+        ],
         ('collection = "orders"', "", 12, "{collection}"),
         ('kind = "mirror"', 'kind = "miror"', 14, "not 'miror'; did you mean 'mirror'?"),
         ("cores = 2", "core = 2", 9, "[spark] has no 'core'; it has conf, cores, memory, quick; did you mean 'cores'?"),

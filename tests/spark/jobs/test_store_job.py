@@ -141,7 +141,7 @@ def test_a_store_that_does_not_answer_is_named_in_time(
 @pytest.mark.parametrize(
     ("sink", "message"),
     [
-        ('kind = "parquet"\npath = "s3://b/t"', "'parquet': this needs a path that is mounted"),
+        ('kind = "parquet"\npath = "s3://b/t"', "'parquet': 'path': this needs a path that is mounted"),
         ('kind = "mirror"\ntable = "parquet"\npath = "gs://b/t"', "needs a path that is mounted, not 'gs://b/t'"),
         ('kind = "history"\npath = "ftp://b/t"', "no table can be at 'ftp://b/t': Headrace knows paths and abfs"),
     ],

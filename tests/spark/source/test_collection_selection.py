@@ -74,7 +74,7 @@ def test_the_servers_stages_leave_what_is_selected(uri: str, database: Any, patt
     [
         ({"database": "d", "collection": "c", "collections": "a"}, "give one"),
         ({"collections": "orders"}, "names no database"),
-        ({"database": "d", "collections": "[1]"}, "is none"),
+        ({"database": "d", "collections": "[1]"}, "is an array of names"),
         ({"database": "d", "collections": "[x"}, "not a JSON array"),
         ({"startingPosition": "snapshot", "archive": "x", "database": "d"}, "'archive' is not for"),
         ({"startingPosition": "snapshot", "pipeline": "[]", "database": "d"}, "'pipeline' is not for"),
