@@ -46,6 +46,7 @@ from headrace.spark.jobs.job_stages import checked_lookup_tables, refused_stages
 from headrace.spark.jobs.path_checks import check_paths
 from headrace.spark.jobs.toml_lines import line_of
 from headrace.spark.masks.mask import MaskError
+from headrace.spark.mongodb.connection_strings import reference_in
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.extjson import loads_strict
 from headrace.spark.sinks.catalog_names import check_schema
@@ -183,6 +184,8 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path, path: Path | No
     # As in Spark, the case of options' names does not matter.
     source = {key.lower(): option_text(value) for key, value in given["source"].items()}
     source |= {key: resolved_path(path, folder) for key, path in source.items() if key in _PATHS}
+    if "uri" in source:
+        source["uri"] = _servers(source["uri"], folder)
     for option in _SET_BY_JOBS:
         if option in given["source"]:
             raise FileError(f"[source]: {option!r} is set by the job itself: leave it out", ("source", option))
@@ -219,6 +222,16 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path, path: Path | No
     _check(job)
     _check_targets(job)
     return job
+
+
+def _servers(text: str, folder: Path) -> str:
+    """Return the source's `uri`; relative paths of the files that it refers to are relative to the folder."""
+    if not text.lstrip().startswith("["):
+        return "\n".join(reference_in(line.strip(), folder) for line in text.split("\n"))
+    try:
+        return json.dumps([reference_in(each, folder) for each in json.loads(text)])
+    except (AttributeError, ValueError):
+        return text  # the options' check says what is wrong
 
 
 def _with_known_names(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -402,5 +415,4 @@ def _deadletter(file: JobFile, folder: Path) -> str:
 
 def _mask(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the source's option `mask`. A relative path of the key's file is relative to `folder`."""
-    kind, sign, path = str(given.get("key", "")).partition(":")
-    return {**given, "key": f"file:{folder / path}"} if kind == "file" and sign else dict(given)
+    return {**given, "key": reference_in(given["key"], folder)} if "key" in given else dict(given)

@@ -39,6 +39,12 @@ def referred(text: str, what: str = "a database's URL") -> str:
     return text if value is None else value
 
 
+def reference_in(text: str, folder: Path) -> str:
+    """Return an option; the relative path of a reference `file:PATH` is relative to the folder."""
+    kind, sign, path = text.partition(":")
+    return f"file:{folder / path}" if kind == "file" and sign else text
+
+
 def _value_of(reference: str, what: str) -> str | None:
     """Return the text that `env:NAME` or `file:PATH` refers to; None if it is neither."""
     kind, sign, name = reference.partition(":")

@@ -14,7 +14,7 @@ from headrace.spark.columns.column_types import SchemaError
 from headrace.spark.errors import OptionError, redacted
 from headrace.spark.masks.mask import omitting
 from headrace.spark.mongodb.collection_selection import Namespace
-from headrace.spark.mongodb.connection_strings import referred, resolved
+from headrace.spark.mongodb.connection_strings import reference_in, referred, resolved
 from headrace.spark.sinks.catalog_names import table_in
 from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.file_values import FileError, FileTable, Place, check_kind
@@ -222,6 +222,8 @@ def parse_sink(given: Mapping[str, Any], folder: Path, number: int = 0) -> SinkO
             ) from None
     if name == "kafka":
         _check_kafka(options, folder, place)
+    if name in {"mongodb", "sql"}:
+        options["uri"] = reference_in(options["uri"], folder)
     if name == "sql":
         options["uri"] = _in_folder(options["uri"], folder)
     if "path" in options and "path" in kind.options:
@@ -270,6 +272,16 @@ def _check_kafka(options: dict[str, Any], folder: Path, place: Place) -> None:
     if is_url(str(options["position"])):
         raise SinkError("the sink 'kafka': 'position' is a file of this machine, not a URL", (*place, "position"))
     options["position"] = resolved_path(str(options["position"]), folder)
+    options |= {"kafka": _client_options(options["kafka"], folder)} if "kafka" in options else {}
+
+
+def _client_options(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the options of Kafka's clients; relative paths of references are relative to the folder."""
+    return {
+        name: _client_options(value, folder) if isinstance(value, Mapping)
+        else reference_in(value, folder) if isinstance(value, str) else value
+        for name, value in given.items()
+    }  # fmt: skip
 
 
 def check_uri(kind: str, uri: str) -> None:
@@ -291,8 +303,11 @@ def check_uri(kind: str, uri: str) -> None:
 
 
 def _in_folder(uri: str, folder: Path) -> str:
-    """Return a database's URL; a relative path of SQLite is relative to the folder."""
-    scheme, sign, path = uri.partition(":///")
+    """Return a database's URL; a relative path of SQLite is relative to the folder, also one that `uri` refers to."""
+    try:
+        scheme, sign, path = referred(uri).partition(":///")
+    except OptionError:
+        return uri  # `check_uri` says what is wrong
     if not sign or scheme.partition("+")[0] != "sqlite" or not path or path.startswith((":memory:", "file:")):
         return uri
     return f"{scheme}:///{folder / path}"

@@ -98,6 +98,31 @@ def test_a_database_in_a_file_is_relative_to_the_jobs_file(tmp_path: Path) -> No
         job_of(tmp_path, sink={"kind": "sql", "uri": "sqlite:///checkpoint/copy.db", "table": "t"})
 
 
+def test_a_file_that_holds_a_connection_string_is_relative_to_the_jobs_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {"server": "mongodb://one", "target": "mongodb://two", "db": "sqlite:///x.db"}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
+    source = {"uri": "file:server", "database": "d", "collection": "c", "startingPosition": "snapshot"}
+    sinks = [
+        {"kind": "mongodb", "uri": "file:target"}, {"kind": "sql", "uri": "file:db", "table": "t"},
+        {"kind": "sql", "uri": "env:DATABASE", "table": "t"},
+    ]  # fmt: skip
+    monkeypatch.setenv("DATABASE", "sqlite:///y.db")
+    job = parse_job({"checkpoint": "cp", "source": source, "sink": sinks}, "job", tmp_path)
+    assert job.options.uri == "mongodb://one"
+    uris = [sink.options["uri"] for sink in job.sinks]
+    assert uris == [f"file:{tmp_path}/target", f"sqlite:///{tmp_path}/x.db", f"sqlite:///{tmp_path}/y.db"]
+    for uri in (["file:server", "mongodb://other"], "file:server\nmongodb://other"):
+        more = {"source": source | {"uri": uri}, "sink": [{"kind": "mirror", "path": "m"}]}
+        several = parse_job({"checkpoint": "cp"} | more, "job", tmp_path)
+        assert [one.uri for one in several.options.servers] == ["mongodb://one", "mongodb://other"]
+    monkeypatch.setenv("DATABASE", "sqlite:///cp/x.db")
+    with pytest.raises(SinkError, match="checkpoint and the database of a sink sql have paths of which one is inside"):
+        parse_job({"checkpoint": "cp", "source": source, "sink": sinks[2:]}, "job", tmp_path)
+
+
 def test_a_database_in_a_file_is_apart_from_what_reset_removes(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/checkpoint/copy.db"
     with pytest.raises(SinkError, match="checkpoint and the database of a sink sql have paths of which one is inside"):
