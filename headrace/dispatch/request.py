@@ -10,7 +10,7 @@ from typing import Any, Final
 from bson import Binary, Int64, ObjectId
 
 from headrace.errors import CommandError, Interrupted
-from headrace.values.bson import decode, iter_elements
+from headrace.values.bson import LearnedLayout, decode, iter_elements
 
 UNIX_SOCKET: Final = "anonymous unix socket"
 """The address of a client on a Unix socket, as MongoDB writes it."""
@@ -342,8 +342,8 @@ class RepeatedCommand(RepeatedBody):
     """
 
     __slots__ = (
-        "_session", "body", "command", "db", "facts", "form", "id_at", "id_size", "id_type", "name", "section",
-        "session_at",
+        "_session", "body", "command", "db", "facts", "form", "id_at", "id_size", "id_type", "layout", "name",
+        "section", "session_at",
     )  # fmt: skip
 
     def __init__(self, request: Request) -> None:
@@ -361,6 +361,8 @@ class RepeatedCommand(RepeatedBody):
         """The facts about the body that the command keeps for itself; None: nothing yet."""
         self.form: Any = None
         """The form of a whole message with this body; the server sets it."""
+        self.layout = LearnedLayout()
+        """The layout of the documents beside the body."""
         super().__init__(request.raw)
 
     def _varying(self, kind: int, name: bytes, start: int, body: bytes) -> tuple[int, int]:

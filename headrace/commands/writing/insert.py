@@ -128,7 +128,9 @@ def insert_plain(
         return False
     try:
         check_writable(namespace)
-        _insert_one(engine, txn, collection, document, is_sound=is_sound)
+        if not is_sound:
+            check_all((document,))
+        _insert_one(engine, txn, collection, document)
     except (CommandError, BSONError, UnicodeDecodeError):
         return False
     engine.metrics[COMMAND.total] += 1
@@ -139,11 +141,9 @@ def insert_plain(
 
 def _insert_one(
     engine: Engine, txn: WriteTransaction, collection: Collection, document: bytes,
-    retryable: RetryableWrite | None = None, *, is_sound: bool = False,
+    retryable: RetryableWrite | None = None,
 ) -> bytes:  # fmt: skip
-    """Insert a document. Return the elements of the reply: see `write_again.py`."""
-    if not is_sound:
-        check_all((document,))
+    """Insert a checked document. Return the elements of the reply: see `write_again.py`."""
     txn.insert(collection, document, retryable)
     metrics = engine.metrics
     metrics["operations.insert"] += 1
@@ -377,5 +377,5 @@ def pauses(engine: Engine, request: Request) -> bool:
 
 COMMAND: Final = Command(
     "insert", run, FIELDS, pauses=pauses, writes=True, requires=writes.INSERT,
-    again=again("insert", INSERT, "documents", _insert_one),
+    again=again("insert", INSERT, "documents", _insert_one, checks=True),
 )  # fmt: skip

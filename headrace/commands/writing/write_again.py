@@ -44,9 +44,10 @@ _SIZE = Struct("<i").unpack_from
 
 
 def again(
-    name: str, usage: int, sequence: str, write: Write
+    name: str, usage: int, sequence: str, write: Write, *, checks: bool = False
 ) -> Callable[[Engine, Request, WriteTransaction | None], bytes | None]:
-    """Return the `Command.again` of a writing command. `usage`: the kind under which it is counted."""
+    """Return the `Command.again` of a writing command. `usage`: the kind under which it is counted.
+    `checks`: the statement is a document that is checked first."""
     plain, total = _PLAIN | {name}, f"commands.{name}.total"
 
     def facts_of(request: Request) -> Any:
@@ -79,6 +80,8 @@ def again(
             session, number = begun
             retryable = RetryableWrite(raw_lsid(session), number)
         try:
+            if checks:
+                repeated.layout.check(statements[0])
             elements = write(engine, txn, collection, statements[0], retryable)
         except (CommandError, BSONError, UnicodeDecodeError):
             return None  # the command raises the error again

@@ -9,11 +9,13 @@ from headrace.values.bson.codec import (
     value_of,
 )
 from headrace.values.bson.elements import RawElement, find_element, first_element, iter_elements, value_size
+from headrace.values.bson.learned_layout import LearnedLayout
 from headrace.values.bson.value_types import MISSING, Missing, type_name, type_number, types_named
 
 __all__ = [
     "MISSING",
     "OPTIONS",
+    "LearnedLayout",
     "Missing",
     "RawElement",
     "check_all",

@@ -78,10 +78,7 @@ def _columns_match(documents: Sequence[bytes], first: bytes, values: list[tuple[
 def _bits_match(documents: Sequence[bytes], first: bytes, values: list[tuple[int, int, int]]) -> bool:
     """Compare the documents as `_columns_match` does, by a mask."""
     size = len(first)
-    mask, expected = bytearray(b"\xff" * size), bytearray(first)
-    for kind, start, end in values:
-        mask[start:end] = bytes((_MASKS.get(kind, 0x00),)) * (end - start)
-        expected[start:end] = bytes(end - start)
+    mask, expected = _mask_of(first, values)
     step = min(_COMPARED_BYTES // size, len(documents))
     masks, wanted = int.from_bytes(mask * step, "little"), int.from_bytes(expected * step, "little")
     last = len(documents) - step
@@ -89,6 +86,25 @@ def _bits_match(documents: Sequence[bytes], first: bytes, values: list[tuple[int
         int.from_bytes(b"".join(documents[start : start + step]), "little") & masks == wanted
         for start in (*range(0, last, step), last)
     )
+
+
+def _mask_of(first: bytes, values: list[tuple[int, int, int]]) -> tuple[bytes, bytes]:
+    """Return (mask, expected): the bits that are the same in all documents of the layout, and their values."""
+    mask, expected = bytearray(b"\xff" * len(first)), bytearray(first)
+    for kind, start, end in values:
+        mask[start:end] = bytes((_MASKS.get(kind, 0x00),)) * (end - start)
+        expected[start:end] = bytes(end - start)
+    return bytes(mask), bytes(expected)
+
+
+def layout_of(document: bytes) -> tuple[int, int] | None:
+    """Return (mask, expected) of a valid document as integers: another document of its length is like it, and therefore
+    valid, if `int.from_bytes(other, "little") & mask == expected`. None: it is long or has values of other types."""
+    values: list[tuple[int, int, int]] = []
+    if len(document) > _DOCUMENT_BYTES_MAX or not _describe(document, 0, values, _LEVEL_COUNT_MAX):
+        return None
+    mask, expected = _mask_of(document, values)
+    return int.from_bytes(mask, "little"), int.from_bytes(expected, "little")
 
 
 def _is_ascii(joined: bytes, size: int, start: int, end: int) -> bool:
