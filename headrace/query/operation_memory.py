@@ -189,6 +189,8 @@ _ARRAY: Final = 64
 _ELEMENT: Final = 8
 _DOCUMENT: Final = 200
 _FIELD: Final = 56
+_MANY: Final = 16
+"""The number of values from which a check whether all have the same type pays off."""
 _FLAT: Final[dict[type, int]] = {
     bool: 0, int: _NUMBER, Int64: 2 * _NUMBER, float: _NUMBER, type(None): 0, ObjectId: 88, DatetimeMS: 64,
     Missing: 0, Timestamp: 96, Decimal128: 128,
@@ -203,8 +205,13 @@ def size_of(value: Any) -> int:
     if kind is str:
         return _TEXT + len(value)
     if kind is dict:
-        items = value.values()
-        return _DOCUMENT + _FIELD * len(value) + sum(map(size_of, items))
-    if kind is list:
-        return _ARRAY + _ELEMENT * len(value) + sum(map(size_of, value))
-    return _TEXT + len(value) if isinstance(value, bytes) else _DOCUMENT
+        size, items = _DOCUMENT + _FIELD * len(value), value.values()
+    elif kind is list:
+        size, items = _ARRAY + _ELEMENT * len(value), value
+    else:
+        return _TEXT + len(value) if isinstance(value, bytes) else _DOCUMENT
+    if len(value) < _MANY:
+        return size + sum(map(size_of, items)) if value else size
+    kinds = set(map(type, items))
+    size_of_each = _FLAT.get(kinds.pop()) if len(kinds) == 1 else None
+    return size + (sum(map(size_of, items)) if size_of_each is None else size_of_each * len(value))

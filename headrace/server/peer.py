@@ -257,6 +257,7 @@ class Peer(asyncio.Protocol):
         if message.opcode == OP_QUERY:
             return parse_legacy_query(message.collection or "", message.body, self.client)
         request = parse_message(message.body, message.sequences, self.client)
+        tick()
         self._message_bytes += size_of(request.body)
         tick()  # the command may take as long again before its first pause
         return request

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from bson import Int64
 
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expressions import Env, parse_expression
+from headrace.query.operation_memory import size_of
 from headrace.values.order import compare, sort_key
 
 COUNT = 2000
@@ -87,3 +89,11 @@ def test_case_is_that_of_ascii_letters() -> None:
     assert evaluate({"$toLower": "$a"}, {"a": "AÉ[Z"}) == "aÉ[z"
     assert evaluate({"$strcasecmp": ["$a", "$b"]}, {"a": "aé", "b": "Aé"}) == 0
     assert evaluate({"$strcasecmp": ["$a", "$b"]}, {"a": "a\uffff", "b": "A\U00010000"}) == -1
+
+
+@pytest.mark.parametrize("item", [1, 1.5, Int64(1), "text", b"bytes", None, True, {}, {"a": 1}, [1, 2]])
+def test_each_value_of_a_long_array_or_document_counts(item: Any) -> None:
+    alone = size_of(item)
+    assert size_of([item] * 1000) - size_of([]) == 1000 * (alone + 8)
+    assert size_of({str(at): item for at in range(1000)}) - size_of({}) == 1000 * (alone + 56)
+    assert size_of([item] * 999 + ["x"]) - size_of([item] * 999) == size_of("x") + 8

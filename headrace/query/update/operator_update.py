@@ -108,7 +108,8 @@ def parse_operators(update: Mapping[str, Any], filters: ArrayFilters, collation:
             if parse is None:
                 _add_rename(tree, path, argument, filters, used)
             else:
-                add(tree, parse_field_path(path), parse(path, argument, collation), filters, used)
+                components = (path,) if path.isidentifier() else parse_field_path(path)  # mostly a plain name
+                add(tree, components, parse(path, argument, collation), filters, used)
     for identifier in filters:
         if identifier not in used:
             raise CommandError(
