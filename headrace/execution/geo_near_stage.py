@@ -10,6 +10,7 @@ from headrace.errors import CommandError
 from headrace.execution.near_documents import near_documents
 from headrace.execution.plan import Finder
 from headrace.execution.planner.near_access import field_of_only_index
+from headrace.query.expressions import with_more
 from headrace.query.stages.geo_near import GeoNear
 from headrace.store.catalog import Collection
 from headrace.values.bson import decode
@@ -29,7 +30,7 @@ def geo_near_documents(
     collection = context.view.collection(namespace)
     spec = geo_near_filter(collection, namespace, stage)
     assert collection is not None
-    variables = {**stage.context.variables, **stage.context.bound}
+    variables = with_more(stage.context.variables, stage.context.bound)
     finder = Finder(collection, spec, stage.context.collation, variables, hint)
     finder.near_access(context.current_view)
     return _placed(context, finder, stage)

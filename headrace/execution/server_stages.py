@@ -26,6 +26,7 @@ from headrace.execution.planner.query import Order
 from headrace.execution.sources import in_order
 from headrace.execution.storage_stats import count_of, oplog_size, storage_stats
 from headrace.query.command_shape import command_shape
+from headrace.query.expressions import with_more
 from headrace.query.stages.geo_near import GeoNear
 from headrace.query.stages.match_stage import Search
 from headrace.query.stages.server_stage import ServerStage
@@ -47,7 +48,7 @@ def documents(
 def _found(context: CommandContext, namespace: str, stage: Search) -> Iterator[dict[str, Any]]:
     """Return the documents of the text search at the beginning of a sub-pipeline."""
     of, scored = stage.context, stage.score.is_read
-    variables = {**of.variables, **of.bound}
+    variables = with_more(of.variables, of.bound)
     found = in_order(context, namespace, stage.spec, of.collation, Order(), variables=variables, scored=scored)
     return map(decode, found.documents)
 

@@ -56,3 +56,48 @@ def test_nothing_is_written_under_the_name_of_a_view_that_is_made_meanwhile(
                 written = [decode(raw) for _, raw in view.entries(made[0] + 1)] if made else []
             assert not written, (pause, written)
     assert 166 in codes
+
+
+def merged(at: DrivenServer, spec: Any, document: dict[str, Any], **options: Any) -> list[dict[str, Any]] | int:
+    """The target after a merge of one document; the code if it is refused."""
+    at.must("t", {"delete": "s", "deletes": [{"q": {}, "limit": 0}]})
+    at.must("t", {"insert": "s", "documents": [document]})
+    answer = at.run("t", {"aggregate": "s", "pipeline": [{"$merge": spec}], "cursor": {}, **options})
+    if "code" in answer:
+        return int(answer["code"])
+    found: list[dict[str, Any]] = at.must("t", {"find": "c", "sort": {"_id": 1}})["cursor"]["firstBatch"]
+    return found
+
+
+def test_the_index_that_finds_the_match_has_the_collation_of_the_pipeline(tmp_path: Path) -> None:
+    loose = {"locale": "en", "strength": 2}
+    with DrivenServer(tmp_path, clock=FakeClock()) as at:
+        spec = {"key": {"k": 1}, "name": "k", "unique": True, "collation": loose}
+        at.must("t", {"createIndexes": "c", "indexes": [spec]})
+        at.must("t", {"insert": "c", "documents": [{"_id": 1, "k": "a"}]})
+        merge = {"into": "c", "on": "k"}
+        assert merged(at, merge, {"_id": 1, "k": "A", "n": 1}) == 51183
+        assert merged(at, merge, {"_id": 1, "k": "A", "n": 1}, collation=loose) == [{"_id": 1, "k": "A", "n": 1}]
+        assert merged(at, {"into": "c"}, {"_id": 1}, collation=loose) == 51183
+
+
+def test_a_partial_index_does_not_find_the_match(tmp_path: Path) -> None:
+    with DrivenServer(tmp_path, clock=FakeClock()) as at:
+        spec = {"key": {"k": 1}, "name": "k", "unique": True, "partialFilterExpression": {"k": {"$gt": 5}}}
+        at.must("t", {"createIndexes": "c", "indexes": [spec]})
+        assert merged(at, {"into": "c", "on": "k"}, {"_id": 1, "k": 1}) == 51183
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"into": "c", "let": None, "whenMatched": [{"$set": {"a": "$$new.a"}}]}, {"into": "c", "whenNotMatched": None},
+        {"into": {"db": None, "coll": "c"}}, {"into": {"db": "", "coll": "c"}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_null_is_no_option(tmp_path: Path, spec: dict[str, Any]) -> None:
+    with DrivenServer(tmp_path, clock=FakeClock()) as at:
+        at.must("t", {"insert": "c", "documents": [{"_id": 1}]})
+        assert merged(at, spec, {"_id": 1, "a": 5}) == [{"_id": 1, "a": 5}]
+        assert merged(at, "", {"_id": 1}) == 73

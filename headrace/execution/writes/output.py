@@ -37,6 +37,7 @@ from headrace.execution.writes.matches import (
 )
 from headrace.execution.writes.measurements import insert_measurements
 from headrace.execution.writes.validation import Validator
+from headrace.query.collation import parse_collation
 from headrace.query.expansion import encoded_for_storage
 from headrace.query.expressions.field_paths import walk
 from headrace.query.expressions.numbers import is_nullish
@@ -267,10 +268,10 @@ def _merge(
         collection = writable(context, goal) or _created(context, goal, writes, document)
         if collection is None:
             return
-        _check_on(collection, writes.on)
+        _check_on(collection, writes)
         _check_values(collection, writes.on, document)
         target = Target(context, collection)
-        finder = Finder(collection, {path: document.get(path) for path in writes.on}, None)
+        finder = Finder(collection, {path: document.get(path) for path in writes.on}, writes.collation)
         match = first_match(context, finder, None)
         pause_count = context.pause_count
         write = _merged(context, writes, match, document, partial(validator.check, collection))
@@ -299,7 +300,7 @@ def _check_values(collection: Collection, on: tuple[str, ...], document: dict[st
 
 def _created(context: CommandContext, goal: str, writes: Any, document: dict[str, Any]) -> Collection | None:
     """Create the collection for an inserted document. Return None if `whenNotMatched` discards the document."""
-    _check_on(missing(goal), writes.on)
+    _check_on(missing(goal), writes)
     result = writes.decide(None, document)
     if result is None:
         return None
@@ -360,9 +361,13 @@ def _change(writes: Any, document: dict[str, Any], result: dict[str, Any]) -> Up
     return parse_update([{"$replaceWith": {"$literal": result}}])
 
 
-def _check_on(collection: Collection, on: tuple[str, ...]) -> None:
-    """Raise 51183 unless a unique index has exactly the `on` fields."""
-    unique = [index for index in collection.unique_indexes if index.unique]
-    if on == ("_id",) or any(set(index.spec["key"]) == set(on) for index in unique):
-        return
+def _check_on(collection: Collection, writes: Any) -> None:
+    """Raise 51183 unless a unique index has exactly the `on` fields, for all documents and with the same collation."""
+    if not collection.indexes and writes.on == ("_id",):
+        return  # the collection is created
+    for index in collection.indexes:
+        is_of_all = (index.unique or index.is_of_id) and "partialFilterExpression" not in index.spec
+        has_fields = is_of_all and set(index.spec["key"]) == set(writes.on)
+        if has_fields and parse_collation(index.spec.get("collation")) == writes.collation:
+            return
     raise CommandError(51183, "Cannot find index to verify that join fields will be unique")

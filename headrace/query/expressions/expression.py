@@ -74,6 +74,14 @@ def less_bound(variables: Mapping[str, Any], bound: Mapping[str, Any]) -> Mappin
     return left
 
 
+def with_more(variables: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables, and more of them."""
+    copied = copy(variables)  # the copy may compute more variables on demand
+    assert isinstance(copied, dict)
+    copied.update(more)
+    return copied
+
+
 class Expression:
     """A node of a parsed expression."""
 

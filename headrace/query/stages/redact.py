@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.expressions import Env, parse_expression
+from headrace.query.expressions import Env, parse_expression, with_more
 from headrace.query.expressions.expression import Evaluate
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
 from headrace.values.bson import MISSING
@@ -21,7 +21,7 @@ DECISIONS: Final = {"DESCEND": "descend", "KEEP": "keep", "PRUNE": "prune"}
 def parse_redact(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$redact: expression}`."""
     scope = context.parse_context()
-    scope = replace(scope, constants={**scope.constants, **DECISIONS}).binding("CURRENT")
+    scope = replace(scope, constants=with_more(scope.constants, DECISIONS)).binding("CURRENT")
     redactor = Redactor(parse_expression(spec, scope).evaluate, context)
     return (DocumentStage(name, spec, redactor.redact),)
 

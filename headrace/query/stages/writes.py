@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from headrace import limits
 from headrace.errors import CommandError
+from headrace.query.collation import Collation
 from headrace.query.expressions.field_paths import check_variable_name
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.values.bson import type_name
@@ -23,6 +24,7 @@ _RESTRICTED: Final = frozenset({"admin", "config", "local"})
 _RESTRICTED_CODES: Final = {"$merge": 31320, "$out": 31321}
 _SYSTEM: Final = {"$merge": 31319, "$out": 17385}
 _MERGE_OPTIONS: Final = frozenset({"into", "let", "on", "whenMatched", "whenNotMatched"})
+_MAY_BE_NULL: Final = frozenset({"let", "whenNotMatched"})
 _UPDATE_STAGES: Final = frozenset({"$addFields", "$project", "$replaceRoot", "$replaceWith", "$set", "$unset"})
 WHEN_MATCHED: Final = ("fail", "keepExisting", "merge", "replace")
 WHEN_NOT_MATCHED: Final = ("discard", "fail", "insert")
@@ -40,6 +42,8 @@ class Writes:
     when_not_matched: str = "insert"
     time_series: Document | None = None
     """The options of the time series that an `$out` creates."""
+    collation: Collation | None = None
+    """The pipeline's, by which a merge finds its matches."""
 
     def decide(self, existing: Document | None, document: Document) -> Document | None:
         """The document to store in place of `existing`, or as a new document; None to write nothing.
@@ -104,6 +108,8 @@ def _target(name: str, value: Any, context: PipelineContext) -> tuple[str, str]:
     target = value if type(value) is dict else {"coll": value}
     if name == "$merge" and type(value) is dict and target.get("coll") is None and set(target) <= {"db", "coll"}:
         raise CommandError(5786801, "$merge 'into' must name a collection in 'coll'")
+    if name == "$merge" and target.get("db", "") in (None, ""):
+        target = {field: part for field, part in target.items() if field != "db"}
     for field, part in target.items():
         if field not in ("db", "coll"):
             raise CommandError(40415, f"BSON field '{name}.{field}' is an unknown field.")
@@ -139,10 +145,13 @@ def parse_merge(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
     """The stage of `{$merge: collection}` or `{$merge: {into, on, let, whenMatched, whenNotMatched}}`."""
     if type(spec) not in (str, dict):
         raise CommandError(51182, f"$merge only supports a string or object argument, not {type_name(spec)}")
+    if spec == "":
+        raise CommandError(73, f"Invalid $merge target namespace: '{context.database}.'")
     options = spec if type(spec) is dict else {"into": spec}
     for option in options:
         if option not in _MERGE_OPTIONS:
             raise CommandError(40415, f"BSON field '$merge.{option}' is an unknown field.")
+    options = {option: value for option, value in options.items() if value is not None or option not in _MAY_BE_NULL}
     if "into" not in options:
         raise CommandError(40414, "BSON field '$merge.into' is missing but a required field")
     if type(options["into"]) not in (str, dict):
@@ -155,6 +164,7 @@ def parse_merge(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
         database,
         collection,
         on=_on(options.get("on", "_id")),
+        collation=context.collation,
         when_matched=_when_matched(options, context),
         when_not_matched=_choice("whenNotMatched", options.get("whenNotMatched", "insert"), WHEN_NOT_MATCHED),
     )
