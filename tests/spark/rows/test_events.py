@@ -6,10 +6,11 @@ import pytest
 from bson import Int64, Timestamp
 from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
+from pyspark.sql.types import StructType
 
 from headrace.spark.errors import OptionError
 from headrace.spark.rows.events import SCHEMA, Row
-from headrace.spark.source.data_source import schema_of
+from headrace.spark.source.data_source import HeadraceSource, schema_of
 from headrace.spark.source.options import parse_options
 from headrace.values.arrow import COLUMNS
 from tests.spark.support.event_rows import row_of
@@ -73,3 +74,10 @@ def test_the_schema_is_what_was_asked_for() -> None:
     assert schema_of(parse_options({"uri": "mongodb://a/\nmongodb://b/"})) == SCHEMA + ", server STRING NOT NULL"
     with pytest.raises(OptionError, match="'tokn'"):
         schema_of(parse_options(options | {"columns": "tokn"}))
+
+
+@pytest.mark.parametrize(("option", "value"), [("asOf", "2026-01-01T00:00:00Z"), ("endingPosition", "2026-01-01")])
+def test_a_stream_has_no_options_of_batches(option: str, value: str) -> None:
+    given = {"uri": "mongodb://127.0.0.1:1/", "database": "d", "collection": "c", option: value}
+    with pytest.raises(OptionError, match=f"'{option}' is for batch reads, and a stream has no end: leave it out"):
+        HeadraceSource(given).streamReader(StructType([]))

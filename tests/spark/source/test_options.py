@@ -71,6 +71,8 @@ def test_a_position_is_a_word_a_token_or_a_time(text: str, position: StreamPosit
         (URI | {"endingPosition": f'{{"_data": "{MASKED}"}}'}, "masked row"),
         (URI | PAST | {"asOf": "2099-01-01T00:00:00Z"}, "'asOf' is in the future: 2099-01-01T00:00:00Z"),
         (URI | PAST | {"asOf": FUTURE}, "'asOf' is in the future: 2106-"),
+        (URI | {"endingPosition": "earliest"}, "'endingPosition' is latest, a resume token or an ISO time"),
+        (URI | PAST | {"asOf": "snapshot"}, "'asOf' is latest, a resume token or an ISO time, not 'snapshot'"),
         (URI | {"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger"),
         (URI | {"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger"),
         (URI | {"pipeline": "{}"}, "'pipeline'"),
