@@ -20,7 +20,8 @@ from pymongo import MongoClient
 from tqdm import tqdm
 
 import headrace
-from headrace.demo.flights import Write, replay, writes
+from headrace.demo.flights import Write, writes
+from headrace.demo.replay import replay
 from headrace.spark.errors import redacted
 from headrace.spark.mirror import BatchReport, Mirror, follow
 from headrace.spark.session import get_session
