@@ -146,11 +146,14 @@ def _uris(options: Mapping[str, str]) -> tuple[str, ...]:
     if ("uri" in options) == ("path" in options):
         raise OptionError("the headrace source needs one of the options 'uri' and 'path'", "path")
     if "path" in options:
-        from headrace.spark.source.local_server import uri_of
+        from headrace.spark.source.local_server import NotStarted, uri_of
 
         if "://" in options["path"]:
             raise OptionError(f"the option 'path' is a data directory, not {options['path']!r}", "path")
-        return (uri_of(options["path"]),)
+        try:
+            return (uri_of(options["path"]),)
+        except NotStarted as error:
+            raise OptionError(f"the option 'path': {error}", "path") from None
     uris = _names(options, "uri", "\n")
     if not uris or not all(isinstance(uri, str) and uri for uri in uris):
         raise OptionError("the option 'uri' is a connection string, or an array of them", "uri")

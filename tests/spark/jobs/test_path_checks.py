@@ -64,6 +64,14 @@ def test_the_data_directory_is_apart_from_all_else_and_its_server_is_not_started
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_data_directory_that_is_a_file_is_refused_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    file = tmp_path / "job.toml"
+    file.write_text('checkpoint = "c"\n[source]\npath = "data"\n[[sink]]\nkind = "changes"\npath = "t"\n')
+    with pytest.raises(JobError, match=r"job\.toml:3: the option 'path': headrace: .*Not a directory"):
+        read_job(file)
+
+
 @pytest.mark.parametrize("key", ["checkpoint", "deadletter", "position", "schema_file"])
 def test_the_jobs_file_is_nothing_that_the_job_writes(tmp_path: Path, key: str) -> None:
     file = tmp_path / "job.toml"
