@@ -49,6 +49,7 @@ SERIES_OPTIONS: Final[tuple[Document, ...]] = (
     {"granularity": "seconds"}, {"granularity": "minutes"}, {"bucketMaxSpanSeconds": 100, "bucketRoundingSeconds": 100},
 )  # fmt: skip
 CLUSTERED: Final[Document] = {"clusteredIndex": {"key": {"_id": 1}, "unique": True}}
+IMAGES: Final[Document] = {"changeStreamPreAndPostImages": {"enabled": True}}
 HINTED: Final = ("a_1", "a_1_n_-1", "b_1", "s_1_a_1")
 
 
@@ -349,7 +350,7 @@ class Draw:
         if kind == "create":
             return {
                 **base,
-                "options": random.choice(({}, CLUSTERED, {"changeStreamPreAndPostImages": {"enabled": True}})),
+                "options": random.choice(({}, CLUSTERED, IMAGES)),
             }
         if kind == "createView":
             return {**base, "ns": random.choice(VIEWS), "on": random.choice("xy"), "pipeline": self._view_pipeline()}
@@ -450,8 +451,10 @@ class Draw:
     def statement(self) -> Document:
         """A statement of a client's transaction."""
         random = self.random
-        base: Document = {"ns": random.choice((*NAMESPACES, *CREATED)), "calm": self.chance(0.6)}
-        if self.chance(0.15):
+        base: Document = {"ns": random.choice(NAMESPACES), "calm": self.chance(0.6)}
+        if self.chance(0.1):
+            base["ns"] = random.choice(CREATED)
+        if self.chance(0.07):
             base["ns"] = random.choice((*CREATED, *CREATED, "a.x"))
             specs = [{**INDEXES[name], "name": name} for name in random.choice((("b_1_a_1",), ("u_1", "b_1_a_1")))]
             return {

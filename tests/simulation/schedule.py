@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.simulation.draw import CLUSTERED, Draw
+from tests.simulation.draw import CLUSTERED, IMAGES, Draw
 from tests.simulation.language import Document
 from tests.simulation.measurements import SERIES
 from tests.simulation.model import collection_of
@@ -35,8 +35,9 @@ class Schedule:
         builder = next(client.number for client in self._simulation.clients if client.role == "catalog")
         steps: list[Step] = []
         for number, namespace in zip(writers, ("a.x", "a.y", "b.x")):
-            if self._draw.chance(0.25):
-                create = {"do": "create", "ns": namespace, "options": CLUSTERED, "calm": True}
+            if self._draw.chance(0.6):
+                options = self._random.choice((CLUSTERED, IMAGES, IMAGES))
+                create = {"do": "create", "ns": namespace, "options": options, "calm": True}
                 steps += [("start", builder, create), ("begin",), ("run", builder), *commit]
             steps.append(("start", number, {**self._draw.inserts(8), "ns": namespace}))
             steps += [("begin",), ("run", number), *commit]
