@@ -28,7 +28,12 @@ from tests.simulation.watching import Client, Watching
 from tests.simulation.world import ENDED, READER, Pending, Reply, World
 
 ROLES: Final = (
-    ("read",) * 3 + ("write",) * 5 + ("catalog",) * 2 + ("transaction",) * 2 + ("stream",) * 4 + ("tail", "compact")
+    ("read",) * 3
+    + ("write",) * 5
+    + ("catalog",) * 2
+    + ("transaction",) * 2
+    + ("stream",) * 4
+    + ("tail", "compact", "transaction")
 )
 
 
