@@ -119,7 +119,7 @@ def turns_of(parts: list[Part], at: int, pending: Pending) -> tuple[list[WriteTu
         turn = pending.turns[first]
         created = [event for event in turn.events if event.kind == "create"]
         start = applied(turn.before, [*created, *earlier])
-        return [WriteTurn(start, applied(start, events), events, turn.since)], [turn.before]
+        return [WriteTurn(start, applied(start, events), events, turn.since)], []
     turns = [
         replace(turn, events=[event for at_turn, event in parts[at].events if at_turn == number])
         for number, turn in enumerate(pending.turns[first : last + 1], first)
