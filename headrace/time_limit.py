@@ -3,7 +3,7 @@
     each = limited(function)     returns the function; a call that takes too long raises 50, at whatever instruction
 
 The limited functions do not check the time. A thread, the watch, checks the limited calls of all threads every
-hundredth of a second. If a call has taken too long, Python raises the error in its thread at the end of the present
+fiftieth of a second. If a call has taken too long, Python raises the error in its thread at the end of the present
 instruction. The watch sleeps while there are no limited calls. A call of a command that another process can run is left
 much sooner, with `HandedOver`: other commands of this process need not wait for it.
 
@@ -28,9 +28,9 @@ from typing import Any, Final, ParamSpec, TypeVar
 from headrace import limits
 from headrace.errors import CommandError, HandedOver
 
-LOOK_SECONDS: Final = 0.01
+LOOK_SECONDS: Final = 0.02
 """The time between two checks of the watch."""
-_IDLE_COUNT: Final = 90
+_IDLE_COUNT: Final = 45
 """The number of checks without a limited call after which the watch sleeps."""
 
 Argument = TypeVar("Argument")
