@@ -490,9 +490,10 @@ class Draw:
             ((None, None), ("a", None), ("a", "x"), ("a", "x"), ("a", "y"), ("a", "c"), ("b", None), ("b", "x"))
         )
         more = random.choice(("expanded", "plain", "split"))  # a low limit of events is too low for long tokens
+        looks_up = more != "split" and self.chance(0.4)  # fragments change with a document that is looked up
         return {
             "database": database, "collection": collection, "filter": random.choice(sorted(FILTERS)),
-            "full": random.choice((None, None, "updateLookup", "whenAvailable")),
+            "full": "updateLookup" if looks_up else random.choice((None, None, "whenAvailable")),
             "before": random.choice((None, None, "whenAvailable")), more: True,
         }  # fmt: skip
 
