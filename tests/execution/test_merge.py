@@ -78,7 +78,8 @@ def test_the_index_that_finds_the_match_has_the_collation_of_the_pipeline(tmp_pa
         merge = {"into": "c", "on": "k"}
         assert merged(at, merge, {"_id": 1, "k": "A", "n": 1}) == 51183
         assert merged(at, merge, {"_id": 1, "k": "A", "n": 1}, collation=loose) == [{"_id": 1, "k": "A", "n": 1}]
-        assert merged(at, {"into": "c"}, {"_id": 1}, collation=loose) == 51183
+        assert merged(at, {"into": "c", "on": "_id"}, {"_id": 1}, collation=loose) == 51183
+        assert merged(at, {"into": "c"}, {"_id": 1, "k": "b"}, collation=loose) == [{"_id": 1, "k": "b", "n": 1}]
 
 
 def test_a_partial_index_does_not_find_the_match(tmp_path: Path) -> None:

@@ -362,9 +362,9 @@ def _change(writes: Any, document: dict[str, Any], result: dict[str, Any]) -> Up
 
 
 def _check_on(collection: Collection, writes: Any) -> None:
-    """Raise 51183 unless a unique index has exactly the `on` fields, for all documents and with the same collation."""
-    if not collection.indexes and writes.on == ("_id",):
-        return  # the collection is created
+    """Raise 51183 unless a unique index has exactly the given fields, for all documents and with the same collation."""
+    if not writes.is_on_given or (not collection.indexes and writes.on == ("_id",)):
+        return  # without indexes, the collection is created
     for index in collection.indexes:
         is_of_all = (index.unique or index.is_of_id) and "partialFilterExpression" not in index.spec
         has_fields = is_of_all and set(index.spec["key"]) == set(writes.on)

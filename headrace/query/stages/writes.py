@@ -38,6 +38,8 @@ class Writes:
     database: str
     collection: str
     on: tuple[str, ...] = ("_id",)
+    is_on_given: bool = False
+    """Whether the merge names `on`: then a unique index must have these fields."""
     when_matched: str | Callable[[Document, Document], Document] = "merge"
     when_not_matched: str = "insert"
     time_series: Document | None = None
@@ -164,6 +166,7 @@ def parse_merge(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
         database,
         collection,
         on=_on(options.get("on", "_id")),
+        is_on_given="on" in options,
         collation=context.collation,
         when_matched=_when_matched(options, context),
         when_not_matched=_choice("whenNotMatched", options.get("whenNotMatched", "insert"), WHEN_NOT_MATCHED),
