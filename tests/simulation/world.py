@@ -90,7 +90,7 @@ class Pending:
 
     @property
     def tried(self) -> list[Event]:
-        """That it writes to its collections, as one that conflicts with transactions."""
+        """The attempt to write to its collections, which conflicts with transactions."""
         return [Event("tried", namespace) for namespace in self.op.get("namespaces") or [self.op.get("ns", "")]]
 
     @property

@@ -37,7 +37,6 @@ from headrace.execution.writes.matches import (
 )
 from headrace.execution.writes.measurements import insert_measurements
 from headrace.execution.writes.validation import Validator
-from headrace.query.collation import parse_collation
 from headrace.query.expansion import encoded_for_storage
 from headrace.query.expressions.field_paths import walk
 from headrace.query.expressions.numbers import is_nullish
@@ -48,6 +47,7 @@ from headrace.running_command import running_command
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.store.identity import with_id_first
+from headrace.store.indexes.index_entries import collation_of_index
 from headrace.store.write_transaction import WriteTransaction
 from headrace.timeseries.bucket import taken_apart
 from headrace.timeseries.series import PREFIX, Series
@@ -368,6 +368,6 @@ def _check_on(collection: Collection, writes: Any) -> None:
     for index in collection.indexes:
         is_of_all = (index.unique or index.is_of_id) and "partialFilterExpression" not in index.spec
         has_fields = is_of_all and set(index.spec["key"]) == set(writes.on)
-        if has_fields and parse_collation(index.spec.get("collation")) == writes.collation:
+        if has_fields and collation_of_index(index) == writes.collation:
             return
     raise CommandError(51183, "Cannot find index to verify that join fields will be unique")

@@ -7,7 +7,7 @@ from headrace.errors import CommandError
 
 
 def check_text_length(length: int) -> None:
-    """Raise 16493 if a text of so many bytes, or characters, is too long."""
+    """Raise 16493 if the length of a text, in bytes or at least in characters, is over the limit."""
     if length > limits.TEXT_BYTES_MAX:
         raise CommandError(16493, "Tried to create string longer than 16MB")
 

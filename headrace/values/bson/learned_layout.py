@@ -12,8 +12,7 @@ from headrace.values.bson.alike import layout_of
 from headrace.values.bson.codec import check_all
 
 _PATIENCE_MAX: Final = 1024
-"""A layout is learned at most once in so many decoded documents, after the first ones. Learning takes as long as four
-decodes."""
+"""The most documents decoded between two attempts to learn a layout. Learning takes as long as four decodes."""
 _DOCUMENT_BYTES_MAX: Final = 1024
 """The size of a document up to which a layout is kept: a client of 8 commands makes the server hold 18 KiB."""
 _from_bytes: Final = int.from_bytes
