@@ -15,6 +15,7 @@ import collections
 import copy
 import datetime
 import gzip
+import math
 import random
 import signal
 import sys
@@ -298,7 +299,7 @@ def mutate(rng: random.Random, command: dict[str, Any], others: list[tuple[str, 
 
 
 class TooSlow(Exception):
-    """A command has run longer than `COMMAND_SECONDS_MAX`."""
+    """A command has used more CPU than `COMMAND_SECONDS_MAX`."""
 
 
 def _alarm(number: int, frame: FrameType | None) -> None:
@@ -318,30 +319,37 @@ class Fuzz:
         """(database, command, traceback) by where the exception came from: one of each."""
         self.slow: list[tuple[str, dict[str, Any]]] = []
 
-    def run(self, seconds: float) -> None:
-        """Mutate and run until the time is over; on the main thread, since a slow command is ended by a signal."""
+    def run(self, rounds: float = math.inf, seconds: float = math.inf) -> None:
+        """Mutate and run for `rounds` or `seconds`; on the main thread, since a signal ends a slow command."""
         until = time.monotonic() + seconds
-        signal.signal(signal.SIGALRM, _alarm)
-        while time.monotonic() < until:
+        signal.signal(signal.SIGVTALRM, _alarm)
+        while self.rounds < rounds and time.monotonic() < until:
             with DrivenServer(enable_test_commands=False) as server:
                 server.run("hr", {"insert": "c", "documents": [{"_id": 1, "a": 1}, {"_id": 2, "a": [1, {"b": 2}]}]})
                 for _ in range(ROUNDS_PER_SERVER):
-                    if time.monotonic() > until or not self._round(server):
+                    if self.rounds >= rounds or time.monotonic() > until or not self._round(server):
                         break
+
+    def problems(self) -> str:
+        """Each kind of failure with its command and traceback, then the slow commands; empty if there are none."""
+        failures = [
+            f"== {where}\n{db}: {str(command)[:2000]}\n{trace}" for where, (db, command, trace) in self.failures.items()
+        ]
+        return "\n".join(failures + [f"== slow\n{db}: {str(command)[:2000]}" for db, command in self.slow])
 
     def _round(self, server: DrivenServer) -> bool:
         """One command; whether the server may be used on."""
         database, seed = self.rng.choice(self.seeds)
         command = mutate(self.rng, seed, self.seeds)
         self.rounds += 1
-        signal.alarm(COMMAND_SECONDS_MAX)
+        signal.setitimer(signal.ITIMER_VIRTUAL, COMMAND_SECONDS_MAX)
         try:
             server.request(database, command)
         except Exception:  # what cannot be encoded cannot be sent
             return True
         finally:
-            signal.alarm(0)
-        signal.alarm(COMMAND_SECONDS_MAX)
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(signal.ITIMER_VIRTUAL, COMMAND_SECONDS_MAX)
         try:
             reply = server.run(database, command)
         except TooSlow:
@@ -354,7 +362,7 @@ class Fuzz:
             self.failures.setdefault(where, (database, command, "".join(traceback.format_exception(error)[-12:])))
             return False
         finally:
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         code = reply.get("code", 0) if isinstance(reply, dict) else 0
         self.errors[code] += 1
         if code == 1:
@@ -372,11 +380,8 @@ def main() -> int:
     arguments = parser.parse_args()
     seed = random.SystemRandom().randrange(2**32) if arguments.seed is None else arguments.seed
     fuzz = Fuzz(seed, FOLDER)
-    fuzz.run(arguments.seconds)
-    for where, (database, command, trace) in fuzz.failures.items():
-        print(f"== {where}\n{database}: {str(command)[:2000]}\n{trace}")
-    for database, command in fuzz.slow:
-        print(f"== slow\n{database}: {str(command)[:2000]}")
+    fuzz.run(seconds=arguments.seconds)
+    print(fuzz.problems())
     print(f"seed {seed}: {fuzz.rounds} commands, {len(fuzz.failures)} kinds of failure, {len(fuzz.slow)} slow")
     print(f"answers by code: {dict(fuzz.errors.most_common())}")
     return 1 if fuzz.failures else 0

@@ -18,6 +18,7 @@ scalars = st.one_of(st.none(), st.integers(-3, 3), st.sampled_from([1.5, 2.0, ""
 values = st.one_of(scalars, st.lists(scalars, max_size=3))
 fields = st.fixed_dictionaries({}, optional={"a": values, "b": scalars, "n": st.integers(-5, 5)})
 documents = st.lists(fields, max_size=12).map(lambda inputs: [{"_id": i, **d} for i, d in enumerate(inputs)])
+limits = st.one_of(st.integers(1, 6), st.just(2**63 - 1))
 quick = examples(60)
 
 
@@ -31,7 +32,7 @@ def number(document: dict[str, Any]) -> Any:
 
 
 @quick
-@given(documents, st.integers(-5, 5), st.integers(0, 4), st.integers(1, 6), st.sampled_from([1, -1]))
+@given(documents, st.integers(-5, 5), st.integers(0, 4), limits, st.sampled_from([1, -1]))
 def test_match_sort_skip_limit_is_filter_sorted_slice(
     inputs: Documents, least: int, skip: int, limit: int, direction: int
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from sys import maxsize
 from typing import Any, Final
 
 from headrace.errors import CommandError
@@ -106,14 +107,15 @@ def with_limits(stages: Sequence[Stage]) -> tuple[Stage, ...]:
 
 
 def _wanted(following: Sequence[Stage]) -> int | None:
-    """The number of documents that the stages after a sort read; None if they may read all. Only one-to-one stages may
-    stand before the `$limit`."""
+    """The number of documents that the stages after a sort read; None if they may read all, or 2**63 and more. Only
+    one-to-one stages may stand before the `$limit`."""
     skipped = 0
     for stage in following:
         if isinstance(stage, Skip):
             skipped += stage.count
         elif isinstance(stage, Limit):
-            return skipped + stage.count
+            wanted = skipped + stage.count
+            return wanted if wanted <= maxsize else None
         elif not isinstance(stage, DocumentStage) or stage.name == "$redact":
             return None
     return None
