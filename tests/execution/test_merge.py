@@ -89,6 +89,16 @@ def test_a_partial_index_does_not_find_the_match(tmp_path: Path) -> None:
         assert merged(at, {"into": "c", "on": "k"}, {"_id": 1, "k": 1}) == 51183
 
 
+def test_a_missing_unique_index_is_refused_before_the_first_document(tmp_path: Path) -> None:
+    with DrivenServer(tmp_path, clock=FakeClock()) as at:
+        merge = {"aggregate": "s", "pipeline": [{"$merge": {"into": "c", "on": "k"}}], "cursor": {}}
+        assert at.run("t", merge)["code"] == 51183
+        at.must("t", {"insert": "c", "documents": [{"_id": 1}]})
+        assert at.run("t", merge)["code"] == 51183
+        at.must("t", {"createIndexes": "c", "indexes": [{"key": {"k": 1}, "name": "k", "unique": True}]})
+        at.must("t", merge)
+
+
 @pytest.mark.parametrize(
     "spec",
     [

@@ -93,6 +93,8 @@ def write_output(
     existing = writable(context, goal) if series is None else None
     if writes.kind == "out" and existing is not None and existing.capped is not None:
         raise CommandError(17152, f"namespace '{goal}' is capped so it can't be used for $out")
+    if writes.kind == "merge":
+        _check_on(existing or missing(goal), writes)
     with memory_of(context, {}).stage(stage.name) as memory:
         with context.one_state():  # read everything before the first write
             tape = _kept(context, request, read(), memory) or Tape(read(), memory, without_asking=True)
