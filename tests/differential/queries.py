@@ -196,7 +196,7 @@ def question(values: Values, indexes: list[Document], *, reads_only: bool = Fals
     if kind in ("find", "aggregate", "view", "count") and random.random() < 0.3:
         asked["skip"] = random.choice([0, 1, 2, 5])
     if kind in ("find", "aggregate", "view", "count") and random.random() < 0.3:
-        asked["limit"] = random.choice([1, 2, 3, 10])
+        asked["limit"] = random.choice([1, 2, 3, 10, 2**63 - 1])
     if kind in ("distinct", "group", "first"):
         asked["path"] = values.path()
     if kind == "lookup":

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from sys import maxsize
 from typing import Any, Final
 
 from bson import Int64, Timestamp
@@ -207,7 +208,7 @@ def _find(context: CommandContext, request: Request) -> Plan:
     stage = read_stage(read, spec)
     sorts = bool(sort) and "$natural" not in sort and (read is None or not read.is_sorted)
     if sorts:
-        limited = {} if limit is None else {"limitAmount": Int64(skip + limit)}
+        limited = {} if limit is None else {"limitAmount": Int64(min(skip + limit, maxsize))}
         stage = {
             "stage": "SORT", "sortPattern": sort, "memLimit": limits.STAGE_BYTES_MAX, **limited, "type": "simple",
             "inputStage": stage,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
+from sys import maxsize
 from typing import TYPE_CHECKING, Any, Final
 
 from bson import Int64, ObjectId
@@ -176,7 +177,7 @@ def selected(
     backward = hint == {"$natural": -1}
     let = variables_of(context, request)
     projection = body.get("projection")
-    wanted = None if limit is None else skip + limit
+    wanted = None if limit is None else min(skip + limit, maxsize)
     metadata = marks_metadata(projection)
     marked = bool(metadata) or RETURN_KEY.of(body) or SHOW_RECORD_ID.of(body)
     covered = included_fields(projection) if projection and not marked else None

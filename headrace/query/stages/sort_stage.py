@@ -107,15 +107,14 @@ def with_limits(stages: Sequence[Stage]) -> tuple[Stage, ...]:
 
 
 def _wanted(following: Sequence[Stage]) -> int | None:
-    """The number of documents that the stages after a sort read; None if they may read all, or 2**63 and more. Only
-    one-to-one stages may stand before the `$limit`."""
+    """The number of documents that the stages after a sort read; None if they may read all. Only one-to-one stages may
+    stand before the `$limit`."""
     skipped = 0
     for stage in following:
         if isinstance(stage, Skip):
             skipped += stage.count
         elif isinstance(stage, Limit):
-            wanted = skipped + stage.count
-            return wanted if wanted <= maxsize else None
+            return min(skipped + stage.count, maxsize)
         elif not isinstance(stage, DocumentStage) or stage.name == "$redact":
             return None
     return None

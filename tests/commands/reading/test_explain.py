@@ -38,6 +38,7 @@ def stages(stage: dict[str, Any]) -> list[str]:
         ({}, ["COLLSCAN"], 0, 30, 30),
         ({"sort": {"_id": -1}, "limit": 2}, ["LIMIT", "FETCH", "IXSCAN"], 2, 2, 2),
         ({"sort": {"x": 1}, "skip": 5}, ["SKIP", "SORT", "COLLSCAN"], 0, 30, 25),
+        ({"sort": {"x": 1}, "skip": 5, "limit": 2**63 - 1}, ["SKIP", "SORT", "COLLSCAN"], 0, 30, 25),
         ({"filter": {"x": 0}, "projection": {"x": 1}}, ["PROJECTION_SIMPLE", "COLLSCAN"], 0, 30, 10),
     ],
 )
