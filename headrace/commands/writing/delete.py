@@ -98,18 +98,21 @@ def run_statement(
 ) -> int:
     """Run one statement of a delete command. Return the number of deleted documents."""
     collection = context.txn.collection(namespace)
+    context.metrics["operations.delete"] += 1
+    if collection is not None and collection.is_time_series:
+        return _measurements(context, collection, statement, let, retryable)
+    one = LIMIT.of(statement)
+    if retryable is not None and not one:
+        raise CommandError(72, "Cannot use (or request) retryable writes with limit=0")
     if collection is None:
         return 0
-    context.metrics["operations.delete"] += 1
-    if collection.is_time_series:
-        return _measurements(context, collection, statement, let, retryable)
     check_hint(collection, statement.get("hint"))
     finder = Finder(
         collection, statement["q"], collation_of(collection, statement.get("collation")), let, statement.get("hint")
     )
-    target, one = Target(context, collection), LIMIT.of(statement)
+    target = Target(context, collection)
     removed = 0
-    if not one and finder.near is None and retryable is None:
+    if not one and finder.near is None:
         return _remove_all(context, target, finder)
     for match in matches(context, finder, 1 if one else None):
         if remove(context, target, finder, match, retryable) is not None:

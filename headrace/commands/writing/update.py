@@ -296,6 +296,8 @@ def _run_statement(
     collection = context.txn.collection(namespace)
     if collection is not None and collection.is_time_series:
         return _measurements(context, request, collection, statement, retryable)
+    if retryable is not None and MULTI.of(statement):
+        raise CommandError(72, "Cannot use (or request) retryable writes with multi=true")
     let = variables_of(context, request)
     update = parsed(statement, collection, let)
     upsert = UPSERT.of(statement)
