@@ -100,11 +100,11 @@ def test_a_retryable_write_has_no_negative_number(at: DrivenServer) -> None:
 def test_a_retryable_write_of_many_documents_is_refused(at: DrivenServer) -> None:
     """Other statements of the command run."""
     session = {"lsid": {"id": Binary(b"r" * 16, 4)}}
-    at.must("t", {"insert": "c", "documents": [{"_id": 1}, {"_id": 2}]})
+    at.must("t", {"insert": "retried", "documents": [{"_id": 1}, {"_id": 2}]})
     updates = [{"q": {}, "u": {"$set": {"a": 1}}, "multi": multi} for multi in (True, False)]
-    answer = at.run("t", {"update": "c", "updates": updates, "ordered": False, **session, "txnNumber": Int64(1)})
+    answer = at.run("t", {"update": "retried", "updates": updates, "ordered": False, **session, "txnNumber": Int64(1)})
     assert (answer["n"], [(e["index"], e["code"]) for e in answer["writeErrors"]]) == (1, [(0, 72)])
     deletes = [{"q": {}, "limit": limit} for limit in (1, 0)]
-    for number, name in enumerate(("c", "missing"), 2):
+    for number, name in enumerate(("retried", "missing"), 2):
         answer = at.run("t", {"delete": name, "deletes": deletes, **session, "txnNumber": Int64(number)})
-        assert (answer["n"], [(e["index"], e["code"]) for e in answer["writeErrors"]]) == (name == "c", [(1, 72)])
+        assert (answer["n"], [(e["index"], e["code"]) for e in answer["writeErrors"]]) == (name == "retried", [(1, 72)])
