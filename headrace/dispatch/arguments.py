@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Generic, TypeVar, overload
 
+from bson import Binary
+
 from headrace import limits
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
@@ -314,6 +316,16 @@ def unsupported(name: str, error: Error, kind: str = "any") -> Field[Any]:
             raise CommandError(*error)
 
     return Field(name, kind, None, check=check)
+
+
+def uuid(name: str, *, required: bool = False) -> Field[Any]:
+    """Declare a UUID."""
+    return Field(name, "binData", None, required=required, check=_check_uuid)
+
+
+def _check_uuid(path: str, value: Any) -> None:
+    if type(value) is not Binary or value.subtype != 4 or len(value) != 16:
+        raise CommandError(14, f"BSON field '{path}' is the wrong type '{type_name(value)}', expected type 'UUID'")
 
 
 def without_effect(kind: str, *names: str) -> list[Field[Any]]:

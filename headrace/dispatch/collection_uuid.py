@@ -6,26 +6,19 @@ Source: the documentation of the field in MongoDB's commands; the fields of its 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from bson import Binary
 
-from headrace.dispatch.arguments import Field, FieldType
+from headrace.dispatch.arguments import uuid
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
-from headrace.values.bson import type_name
 
 R = TypeVar("R")
 
 
-def check_uuid(path: str, value: Any) -> None:
-    """Raise 14 for a value that is no UUID."""
-    if type(value) is not Binary or value.subtype != 4 or len(value) != 16:
-        raise CommandError(14, f"BSON field '{path}' is the wrong type '{type_name(value)}', expected type 'UUID'")
-
-
-COLLECTION_UUID: Final[Field[Any]] = Field("collectionUUID", FieldType(("binData",)), None, check=check_uuid)
+COLLECTION_UUID: Final = uuid("collectionUUID")
 
 
 def with_expected_uuid(run: Callable[[CommandContext, Request], R]) -> Callable[[CommandContext, Request], R]:

@@ -17,6 +17,7 @@ from headrace.dispatch.arguments import (
     document,
     number,
     string,
+    uuid,
     without_effect,
 )
 from headrace.dispatch.concerns.write_concern import WRITE_CONCERN, check_source
@@ -42,6 +43,10 @@ READ_CONCERN: Final = document("readConcern", Fields(
     string("level"),
     path="readConcern",
 ))  # fmt: skip
+SESSION: Final = Fields(
+    uuid("id", required=True), *without_effect("binData", "uid"), Field("txnNumber", "long", None), uuid("txnUUID"),
+)  # fmt: skip
+"""The fields of a session's id."""
 GENERIC: Final = Fields(
     any_type("$clusterTime"),
     any_type("$db"),
@@ -50,7 +55,7 @@ GENERIC: Final = Fields(
     boolean("apiStrict", strict=True),
     string("apiVersion"),
     boolean("autocommit", strict=True),
-    document("lsid"),
+    document("lsid", SESSION),
     MAX_TIME_MS,
     READ_CONCERN,
     boolean("startTransaction", strict=True),

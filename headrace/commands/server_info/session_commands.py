@@ -14,10 +14,10 @@ from bson.binary import UUID_SUBTYPE, Binary
 from headrace import limits
 from headrace.auth.names import UserName
 from headrace.auth.privileges import CLUSTER
-from headrace.dispatch.arguments import Field, Fields, document, documents, string, without_effect
-from headrace.dispatch.collection_uuid import check_uuid
+from headrace.dispatch.arguments import Fields, document, documents, string, uuid, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import SESSION
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import ANYONE, LOGGED_IN, on_cluster
 from headrace.dispatch.sessions import session_key, user_digest
@@ -36,16 +36,11 @@ def _listed(request: Request) -> list[dict[str, Any]]:
     return documents
 
 
-_ID: Final[Field[Any]] = Field("id", "binData", None, required=True, check=check_uuid)
 _UID: Final = without_effect("binData", "uid")
-_SESSION: Final = Fields(
-    _ID, *_UID, Field("txnNumber", "long", None), Field("txnUUID", "binData", None, check=check_uuid)
-)
 _USER: Final = Fields(string("db", required=True), string("user", required=True))
 _ROLE: Final = Fields(string("db", required=True), string("role", required=True))
-_PATTERN: Final = Fields(
-    document("lsid", Fields(_ID, *_UID)), *_UID, documents("roles", _ROLE), documents("users", _USER)
-)
+_NAMED: Final = Fields(uuid("id", required=True), *_UID)
+_PATTERN: Final = Fields(document("lsid", _NAMED), *_UID, documents("roles", _ROLE), documents("users", _USER))
 
 
 def _listing(name: str, fields: Fields, *, strict: bool = False) -> Fields:
@@ -114,7 +109,7 @@ def _ids(request: Request, sessions: list[dict[str, Any]], *, any_user: bool) ->
 _KILL_ANY_SESSION: Final = frozenset({"killAnySession"})
 
 COMMANDS: Final = (
-    Command("endSessions", end, _listing("endSessions", _SESSION, strict=True), pauses=True, requires=ANYONE),
+    Command("endSessions", end, _listing("endSessions", SESSION, strict=True), pauses=True, requires=ANYONE),
     Command(
         "killAllSessions",
         end_all,
@@ -129,7 +124,7 @@ COMMANDS: Final = (
         pauses=True,
         requires=on_cluster("killAnySession"),
     ),
-    Command("killSessions", end, _listing("killSessions", _SESSION), pauses=True, requires=LOGGED_IN),
-    Command("refreshSessions", refresh, _listing("refreshSessions", _SESSION, strict=True), requires=LOGGED_IN),
+    Command("killSessions", end, _listing("killSessions", SESSION), pauses=True, requires=LOGGED_IN),
+    Command("refreshSessions", refresh, _listing("refreshSessions", SESSION, strict=True), requires=LOGGED_IN),
     Command("startSession", start_session, Fields(strict=False), requires=LOGGED_IN),
 )

@@ -87,17 +87,31 @@ def test_a_capped_copy_has_a_size(at: DrivenServer, command: str) -> None:
         assert reply["code"] == code, (size, reply)
 
 
+WRONG_SESSIONS: list[tuple[Any, int]] = [
+    ({}, 40414), ({"id": None}, 40414), ({"id": 1}, 14), ({"id": Binary(bytes(16))}, 14), ({**ID, "x": 1}, 40415),
+    ({"id": Binary(bytes(15), 4)}, 14), ({**ID, "uid": "x"}, 14), ({**ID, "txnNumber": 1}, 14), (1, 14), ("x", 14),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("command", ["endSessions", "killSessions", "refreshSessions"])
 def test_sessions_are_named_by_uuids(at: DrivenServer, command: str) -> None:
     at.must("admin", {command: []})
     at.must("admin", {command: [ID, {**ID, "uid": Binary(bytes(32))}, {**ID, "txnNumber": Int64(1)}]})
-    wrong: list[tuple[Any, int]] = [
-        ({}, 40414), ({"id": None}, 40414), ({"id": 1}, 14), ({"id": Binary(bytes(16))}, 14), ({**ID, "x": 1}, 40415),
-        ({**ID, "uid": "x"}, 14), ({**ID, "txnNumber": 1}, 14), (1, 14), ("x", 14),
-    ]  # fmt: skip
-    for item, code in wrong:
+    for item, code in WRONG_SESSIONS:
         reply: Any = at.run("admin", {command: [ID, item]})
         assert reply["code"] == code, (item, reply)
+
+
+@pytest.mark.parametrize("command", ["find", "getMore", "insert", "ping"])
+def test_every_command_checks_its_session(at: DrivenServer, command: str) -> None:
+    own = {"insert": {"documents": [{}]}, "getMore": {"collection": "c"}}.get(command, {})
+    name: Any = {"ping": 1, "getMore": Int64(1)}.get(command, "c")
+    for session, code in WRONG_SESSIONS:
+        reply: Any = at.run("t", {command: name, **own, "lsid": session})
+        assert reply["code"] == code, (session, reply)
+    for good in (ID, {**ID, "uid": Binary(bytes(32))}, None):
+        answer: Any = at.run("t", {command: name, **own, "lsid": good})
+        assert answer["ok"] or answer["code"] == 43, (good, answer)  # the getMore of an unknown cursor
 
 
 def test_users_and_patterns_name_sessions_to_kill(at: DrivenServer) -> None:
