@@ -16,7 +16,9 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BYPASS
 from headrace.errors import CommandError
 from headrace.execution.let import CommandVariables
+from headrace.log_lines import RepeatedLine
 from headrace.query.expressions.field_paths import walk
+from headrace.query.expressions.value_text import as_text
 from headrace.query.match import parse_filter
 from headrace.query.match.filter_failures import failure_details
 from headrace.query.operation_memory import size_of
@@ -25,6 +27,7 @@ from headrace.time_limit import run_limited
 from headrace.values.bson import MISSING, decode
 
 _ENCRYPTED_SUBTYPE: Final = 6
+_REFUSED: Final = RepeatedLine()
 
 
 Check = Callable[[bytes, bytes | None], None]
@@ -39,7 +42,8 @@ def checker(collection: Collection, body: dict[str, Any], context: CommandContex
     """Return a function that raises 121 for a raw document that the collection's validator refuses.
 
     If the validation level is "moderate", a refused document may replace another refused one. The error has details
-    of the failure, until the details of one command exceed their limit.
+    of the failure, until the details of one command exceed their limit. If the validation action is "warn" or
+    "errorAndLog", a log line has the collection and the `_id` of the document.
     """
     if ENCRYPTED in collection.options:
         check_rest = _checker(collection, body, context)
@@ -62,8 +66,7 @@ def _checker(collection: Collection, body: dict[str, Any], context: CommandConte
     validator = collection.options.get("validator")
     if not validator or BYPASS.of(body):
         return _accept
-    if collection.options.get("validationAction", "error") == "warn":
-        return _accept
+    action = collection.options.get("validationAction", "error")
     level = collection.options.get("validationLevel", "strict")
     if level == "off":
         return _accept
@@ -75,6 +78,10 @@ def _checker(collection: Collection, body: dict[str, Any], context: CommandConte
         nonlocal described_bytes
         decoded = decode(document)
         if matches(decoded) or (level == "moderate" and before is not None and not matches(decode(before))):
+            return
+        if action != "error":
+            _REFUSED.log(f"{collection.namespace}: document {as_text(decoded.get('_id'))} does not match the validator")
+        if action == "warn":
             return
         information = {"failingDocumentId": decoded.get("_id")}
         if described_bytes < limits.VALIDATION_DETAIL_BYTES_MAX:

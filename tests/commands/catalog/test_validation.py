@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +11,8 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 import headrace
+from headrace.execution.writes import validation
+from headrace.log_lines import RepeatedLine
 
 RULE = {"n": {"$type": "int"}}
 VALID = {"_id": 9, "n": 1}
@@ -56,9 +58,39 @@ def test_a_moderate_validator_lets_invalid_documents_be_changed(db: Database[dic
     assert code(db, **update(1, "newer", bypassDocumentValidation=True)) is None
 
 
-def test_errors_can_be_logged_too(db: Database[dict[str, Any]]) -> None:
-    assert code(db, create="c", validator=RULE, validationAction="errorAndLog") is None
-    assert code(db, insert="c", documents=[{"n": "x"}]) == 121
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """A function that returns the log lines about refused documents since the fixture began."""
+    monkeypatch.setattr(validation, "_REFUSED", RepeatedLine())
+    return lambda: [record.message for record in caplog.records if "the validator" in record.message]
+
+
+@pytest.mark.parametrize(
+    ("action", "answered", "logged"), [("error", 121, 0), ("errorAndLog", 121, 1), ("warn", None, 1)]
+)
+def test_refused_documents_can_be_logged(
+    db: Database[dict[str, Any]], lines: Callable[[], list[str]], action: str, answered: int | None, logged: int
+) -> None:
+    assert code(db, create="c", validator=RULE, validationAction=action) is None
+    assert code(db, insert="c", documents=[VALID]) is None
+    assert lines() == []
+    assert code(db, insert="c", documents=[{"_id": "x\ny", "n": "x"}]) == answered
+    expected = 'd.c: document "x\\ny" does not match the validator'
+    assert lines() == [expected] * logged
+    for _ in range(3):  # not logged again within ten seconds
+        assert code(db, **update(9, "x")) == answered
+    assert lines() == [expected] * logged
+    assert code(db, **update(9, "y", bypassDocumentValidation=True)) is None
+
+
+@pytest.mark.parametrize("level", ["moderate", "off"])
+def test_a_change_that_the_level_allows_is_not_logged(
+    db: Database[dict[str, Any]], lines: Callable[[], list[str]], level: str
+) -> None:
+    db.c.insert_one({"_id": 1, "n": "old"})
+    db.command({"collMod": "c", "validator": RULE, "validationLevel": level, "validationAction": "warn"})
+    assert code(db, **update(1, "new")) is None
+    assert lines() == []
 
 
 @pytest.mark.parametrize("stage", [{"$out": "c"}, {"$merge": "c"}, {"$merge": {"into": "c", "whenMatched": "replace"}}])
