@@ -57,6 +57,18 @@ class CommandVariables(dict[str, Any]):
         return True
 
 
+class FilterVariables(CommandVariables):
+    """The variables of the filter of `count`, `distinct` or a list. As in MongoDB, `$$NOW` and `$$CLUSTER_TIME` have no
+    value there."""
+
+    __slots__ = ()
+
+    def __missing__(self, name: str) -> Any:
+        if name != "USER_ROLES":
+            raise CommandError(51144, f"Builtin variable '$${name}' is not available")
+        return super().__missing__(name)
+
+
 def variables_of(context: CommandContext, request: Request, body: dict[str, Any] | None = None) -> CommandVariables:
     """Return the variables, with the `let` of the request or of another `body`. Each `let` expression is evaluated
     once, without a document. Raise the errors of an invalid expression."""

@@ -18,6 +18,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection, on_database
 from headrace.execution.batches import open_cursor
 from headrace.execution.collections_shown import collections_shown
+from headrace.execution.let import FilterVariables
 from headrace.execution.storage_stats import (
     check_scale,
     count_of,
@@ -46,7 +47,7 @@ def list_collections(context: CommandContext, request: Request) -> bytes:
         privileges = _privileges(request)
         shown = [item for item in shown if concern_collection(privileges, f"{database}.{item['name']}")]
     if spec:
-        predicate = parse_filter(spec)
+        predicate = parse_filter(spec, variables=FilterVariables(context, request.client))
         shown = [item for item in shown if predicate(item)]
     if NAME_ONLY.of(request.body):
         shown = [{"name": item["name"], "type": item["type"]} for item in shown]
@@ -77,7 +78,7 @@ def list_databases(context: CommandContext, request: Request) -> dict[str, Any]:
         shown.append({"name": name} if name_only else {"name": name, "sizeOnDisk": Int64(size), "empty": not size})
     spec = FILTER.of(request.body)
     if spec:
-        predicate = parse_filter(spec)
+        predicate = parse_filter(spec, variables=FilterVariables(context, request.client))
         shown = [item for item in shown if predicate(item)]
     if name_only:
         return {"databases": shown}

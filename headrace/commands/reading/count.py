@@ -19,7 +19,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
 from headrace.errors import CommandError
 from headrace.execution.counts import quick_count
-from headrace.execution.let import variables_of
+from headrace.execution.let import FilterVariables
 from headrace.execution.pipelines import run_pipeline_on
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.planner.distinct_scan import distinct_values
@@ -53,7 +53,7 @@ def count(context: CommandContext, request: Request) -> dict[str, Any]:
     matched, wanted = None, min(skip + limit, maxsize) if limit else None
     collation = collation_of(collection, body.get("collation"))
     if collection is not None and not collection.is_view:
-        finder = Finder(collection, spec, collation, variables_of(context, request), body.get("hint"))
+        finder = Finder(collection, spec, collation, FilterVariables(context, request.client), body.get("hint"))
         matched = quick_count(context, collection, finder, spec, wanted)
     if matched is None:
         matched = sum(1 for _ in islice(_matches(context, request, namespace, spec, collation), wanted))
@@ -75,7 +75,7 @@ def _matches(
     collection = context.view.collection(namespace)
     if collection is not None and collection.is_view:
         return run_pipeline_on(context, namespace, [{"$match": spec}], body, request)
-    variables = variables_of(context, request)
+    variables = FilterVariables(context, request.client)
     return documents(context, namespace, spec, collation, variables=variables, hint=body.get("hint"))
 
 
@@ -109,7 +109,7 @@ def _all_values(
     path = KEY.of(body)
     check_hint(collection, body.get("hint"))
     if collection is not None and not collection.is_view:
-        finder = Finder(collection, spec, collation, variables_of(context, request), body.get("hint"))
+        finder = Finder(collection, spec, collation, FilterVariables(context, request.client), body.get("hint"))
         access = finder.distinct(context.view, path, with_missing=False)
         if access is not None:
             yield from distinct_values(context, collection, access, path)

@@ -45,7 +45,7 @@ from headrace.execution.explain_plan import (
     tried,
 )
 from headrace.execution.geo_near_stage import geo_near_documents, geo_near_filter
-from headrace.execution.let import variables_of
+from headrace.execution.let import FilterVariables, variables_of
 from headrace.execution.pipelines import first_of_each, is_scored, pipeline_context_of, with_view
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.planner.choice import NO_INDEX
@@ -251,7 +251,8 @@ def _read(
 
 def _count(context: CommandContext, request: Request) -> Plan:
     namespace, spec = target(request), count.QUERY.of(request.body)
-    read = _read(context, context.view.collection(namespace), spec, request.body)
+    variables = FilterVariables(context, request.client)
+    read = _read(context, context.view.collection(namespace), spec, request.body, variables)
 
     def run_plan(counts: StageCounts) -> tuple[int, dict[str, int]]:
         counted = count.count(context, request)["n"]
@@ -265,7 +266,7 @@ def _count(context: CommandContext, request: Request) -> Plan:
 def _distinct(context: CommandContext, request: Request) -> Plan:
     namespace, spec = target(request), count.QUERY.of(request.body)
     collection = context.view.collection(namespace)
-    read = _read(context, collection, spec, request.body)
+    read = _read(context, collection, spec, request.body, FilterVariables(context, request.client))
     path = count.KEY.of(request.body)
     access = None if read is None else read.finder.distinct(context.view, path, with_missing=False)
     stage = read_stage(read, spec) if access is None else distinct_stage(access, path)
