@@ -111,6 +111,8 @@ class Engine:
         """The UUIDs of the index builds that a command runs. The server runs the other builds itself."""
         self.temporary: set[str] = set()
         """The collections that an `$out` is filling."""
+        self.compaction_target_mb: int | None = None
+        """`freeSpaceTargetMB` of an `autoCompact` that has not been turned off."""
         first_metrics = (split.EVENTS_FAILED, split.EVENTS_SPLIT, "network.bytesIn", "network.bytesOut")
         self.metrics: dict[str, int] = defaultdict(int, dict.fromkeys(first_metrics, 0))
         """Counters since the start by dotted name: `commands.find.total`, `document.inserted`, `network.bytesIn`."""

@@ -73,6 +73,7 @@ REFUSED: list[tuple[Any, int]] = [
     ({"$bucket": {"groupBy": "$a", "boundaries": 1}}, 40200),
     ({"$bucket": {"groupBy": "$a", "boundaries": [1]}}, 40192),
     ({"$bucket": {"groupBy": "$a", "boundaries": ["$a", 2]}}, 40191),
+    ({"$bucket": {"groupBy": "$a", "boundaries": ["$$NOW", 2]}}, 40191),
     ({"$bucket": {"groupBy": "$a", "boundaries": [1, "a"]}}, 40193),
     ({"$bucket": {"groupBy": "$a", "boundaries": [2, 1]}}, 40194),
     ({"$bucket": {"groupBy": "$a", "boundaries": [1, 2], "default": 1}}, 40199),

@@ -19,7 +19,7 @@ from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unused
-from headrace.dispatch.namespaces import check_namespace, for_changing, target
+from headrace.dispatch.namespaces import OPLOG, check_namespace, for_changing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
@@ -74,9 +74,9 @@ FIELDS: Final = Fields(
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     """collMod: change a collection's options, a view, or one index. Answer the old and new values."""
-    namespace = target(request)
+    namespace, body = target(request), request.body
+    _check_system(namespace, body)
     for_changing(namespace)
-    body = request.body
     change = {name: field.of(body) for name in body if body[name] is not None and (field := CHANGES.by_name.get(name))}
     collection = _existing(context, namespace)
     dry_run = bool(change.pop("dryRun", False))
@@ -127,6 +127,14 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     # As in MongoDB, write an entry even if nothing changes.
     catalog_changes.modify(context.txn, collection, change, options, index, before)
     return reply
+
+
+def _check_system(namespace: str, body: dict[str, Any]) -> None:
+    """Raise 72 for a size of the oplog or a validator of `system.views`."""
+    if namespace == OPLOG and any(body.get(name) is not None for name in _LIMITS):
+        raise CommandError(72, "collMod cannot change the size of the oplog; use replSetResizeOplog")
+    if namespace.endswith(".system.views") and body.get("validator") is not None:
+        raise CommandError(72, f"Document validators are not allowed on system collection {namespace}")
 
 
 def _existing(context: CommandContext, namespace: str) -> Collection:

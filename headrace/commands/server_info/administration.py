@@ -14,6 +14,7 @@ from headrace.dispatch.request import Request, require_loopback
 from headrace.dispatch.requirement import on_cluster
 from headrace.errors import CommandError
 
+FREE_SPACE_MB: Final = number("freeSpaceTargetMB", 20, least=1)
 GLOBAL: Final = boolean("global", strict=True, required=True)
 LOCK: Final = boolean("lock")
 REASON: Final = string(
@@ -24,6 +25,7 @@ LOG: Final[Field[Any]] = Field(
     "logRotate", FieldType(("string", "long", "int", "decimal", "double")), None, required=True
 )
 MESSAGE: Final = string("message")
+RUN_ONCE: Final = boolean("runOnce")
 
 
 def top(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -67,7 +69,12 @@ def block_user_writes(context: CommandContext, request: Request) -> dict[str, An
 
 def compact_automatically(context: CommandContext, request: Request) -> dict[str, Any]:
     """autoCompact: do nothing, because later writes always reuse freed pages. Use `compact` to shrink a data file that
-    is much larger than its content."""
+    is much larger than its content. Raise 117 if it is on already, with other options."""
+    engine, body = context.engine, request.body
+    enabled, free_mb, once = body["autoCompact"], FREE_SPACE_MB.of(body), RUN_ONCE.of(body)
+    if enabled and engine.compaction_target_mb is not None and (once or free_mb != engine.compaction_target_mb):
+        raise CommandError(117, "Cannot reconfigure background compaction while it is enabled; turn it off first")
+    engine.compaction_target_mb = free_mb if enabled and not once else None
     return {}
 
 
@@ -112,8 +119,8 @@ COMMANDS: Final = (
         compact_automatically,
         Fields(
             boolean("autoCompact", strict=True, required=True),
-            number("freeSpaceTargetMB", least=1),
-            *without_effect("bool", "runOnce"),
+            FREE_SPACE_MB,
+            RUN_ONCE,
         ),
         admin_only=True,
         requires=on_cluster("compact"),

@@ -11,6 +11,7 @@ from typing import Any, Final
 from headrace.dispatch.arguments import Fields
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_cluster, on_collection
 from headrace.errors import CommandError
@@ -30,12 +31,22 @@ REFUSED: Final[dict[str, tuple[int, str]]] = {
 }
 
 
-def _refuse(code: int, message: str) -> Any:
+def _refuse(name: str, code: int, message: str) -> Any:
     def run(context: CommandContext, request: Request) -> dict[str, Any]:
+        if name == "mapReduce":
+            _check_no_view(context, request)
         raise CommandError(code, message)
 
     run.__doc__ = f"Refused: {message}"
     return run
+
+
+def _check_no_view(context: CommandContext, request: Request) -> None:
+    """Raise 166 if the first field of a mapReduce names a view."""
+    namespace = target(request)
+    collection = context.view.collection(namespace)
+    if collection is not None and collection.is_view:
+        raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
 
 
 _REQUIRES: Final = {
@@ -50,6 +61,6 @@ _REQUIRES: Final = {
 }
 
 COMMANDS: Final = tuple(
-    Command(name, _refuse(code, message), Fields(strict=False), requires=_REQUIRES[name])
+    Command(name, _refuse(name, code, message), Fields(strict=False), requires=_REQUIRES[name])
     for name, (code, message) in REFUSED.items()
 )

@@ -14,7 +14,7 @@ from headrace.query.expressions.expression import ABSENT, Constant, Env, Evaluat
 from headrace.values.bson import MISSING
 
 DBREF_FIELDS: Final = frozenset({"$db", "$id", "$ref"})
-_AT_EVALUATION: Final = ("CLUSTER_TIME", "NOW", "USER_ROLES")
+AT_EVALUATION: Final = ("CLUSTER_TIME", "NOW", "USER_ROLES")
 _OF_SEARCH: Final = ("JS_SCOPE", "IS_MR", "SEARCH_META", "SEARCH_SCORE")
 
 
@@ -126,7 +126,7 @@ def _variable(name: str, steps: tuple[str, ...], context: ParseContext) -> Expre
         return VariableExpression(name, steps)
     if name in context.constants:
         return Constant(walk_value(context.constants[name], steps))
-    if name in _AT_EVALUATION:
+    if name in AT_EVALUATION:
         return VariableExpression(name, steps)
     if name in _OF_SEARCH:
         raise CommandError(51144, f"Builtin variable '$${name}' is not available")

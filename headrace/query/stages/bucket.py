@@ -10,6 +10,7 @@ from typing import Any
 from headrace.errors import CommandError
 from headrace.query.expressions import parse_expression
 from headrace.query.expressions.expression import Env
+from headrace.query.expressions.field_paths import AT_EVALUATION
 from headrace.query.stages.group import Group, parse_fields
 from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
@@ -74,7 +75,7 @@ def _boundaries(value: Any, context: PipelineContext) -> list[Any]:
 
 
 def _constant(value: Any, context: PipelineContext, code: int, option: str) -> Any:
-    expression = parse_expression(value, context.parse_context())
+    expression = parse_expression(value, context.parse_context().binding(*AT_EVALUATION))
     if not expression.is_constant:
         raise CommandError(code, f"The $bucket '{option}' field must be a constant expression, but found: {value!r}.")
     return expression(Env({}))

@@ -79,3 +79,25 @@ def test_the_servers_databases_have_no_validators(at: DrivenServer, database: st
 def test_a_validator_that_no_collection_has(at: DrivenServer, validator: dict[str, Any], code: int) -> None:
     assert at.run("t", {"collMod": "c", "validator": validator})["code"] == code
     assert at.run("t", {"create": "d", "validator": validator})["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("database", "body"),
+    [
+        ("local", {"collMod": "oplog.rs", "cappedSize": 100_000}), ("local", {"collMod": "oplog.rs", "cappedMax": 9}),
+        ("t", {"collMod": "system.views", "validator": {"a": 1}}),
+    ],
+)  # fmt: skip
+def test_the_oplog_has_no_new_size_and_the_views_no_validator(
+    at: DrivenServer, database: str, body: dict[str, Any]
+) -> None:
+    at.must("t", {"create": "v", "viewOn": "c", "pipeline": []})
+    reply: Any = at.run(database, body)
+    assert reply["code"] == 72, reply
+
+
+def test_a_view_has_no_map_and_reduce(at: DrivenServer) -> None:
+    at.must("t", {"create": "v", "viewOn": "c", "pipeline": []})
+    for name, code in (("v", 166), ("c", 115)):
+        reply: Any = at.run("t", {"mapReduce": name, "map": "", "reduce": "", "out": {"inline": 1}})
+        assert reply["code"] == code, reply

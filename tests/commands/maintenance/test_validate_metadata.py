@@ -71,3 +71,14 @@ def test_a_set_of_one_has_no_connections_to_others_and_nothing_to_compact(at: Dr
     for value in (True, False):
         at.must("admin", {"autoCompact": value, "freeSpaceTargetMB": 10, "runOnce": True})
     assert at.run("t", {"compact": "c", "force": True, "freeSpaceTargetMB": 0})["code"] == 51024
+
+
+def test_automatic_compaction_must_be_off_to_be_changed(at: DrivenServer) -> None:
+    on = {"autoCompact": True, "freeSpaceTargetMB": 30}
+    for body in (on, on, {"autoCompact": False}, {"autoCompact": True}, {"autoCompact": True, "freeSpaceTargetMB": 20}):
+        at.must("admin", body)
+    for body in (on, {"autoCompact": True, "runOnce": True}):
+        reply: Any = at.run("admin", body)
+        assert reply["code"] == 117, reply
+    for body in ({"autoCompact": False}, {**on, "runOnce": True}, {"autoCompact": True}):
+        at.must("admin", body)
