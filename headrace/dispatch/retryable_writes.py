@@ -27,6 +27,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import lsid_of, session_id, session_of, until_returned
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
+from headrace.query.expressions.numbers import truthy
 from headrace.running_command import running_command
 from headrace.store.write_transaction import RetryableWrite
 from headrace.values.bson import decode, encode
@@ -79,6 +80,8 @@ def run_once(context: CommandContext, command: Command, request: Request) -> Rep
         if record["txnNumber"] == number and "committed" in record:
             raise _is_a_transactions(number)
         if record["txnNumber"] == number and "reply" in record:
+            if command.name == "findAndModify":
+                _check_repeated(body, record["reply"])
             return bytes(record["reply"])
         if record["txnNumber"] == number:
             context.progress = _load_progress(txn, session, record["progress"])
@@ -102,6 +105,20 @@ def run_once(context: CommandContext, command: Command, request: Request) -> Rep
     if saver is not None:
         saver.forget()
     return elements
+
+
+def _check_repeated(body: dict[str, Any], stored: bytes) -> None:
+    """Raise 40606 or 40608 for a findAndModify that cannot have removed or inserted what the stored reply says."""
+    last = decode(reply.document(stored, b"\0")).get("lastErrorObject")
+    if last is None or not last["n"]:
+        return
+    removed, inserted = "updatedExisting" not in last, "upserted" in last
+    if (removed and not truthy(body.get("remove"))) or (inserted and not truthy(body.get("upsert"))):
+        code, kind = (40606, "d") if removed else (40608, "i")
+        raise CommandError(
+            code,
+            "findAndModify retry request is not compatible with previous write in the transaction of type: " + kind,
+        )
 
 
 def begin_plain(engine: Engine, request: Request, txn: WriteTransaction) -> tuple[bytes, int] | None:

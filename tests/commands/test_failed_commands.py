@@ -108,3 +108,26 @@ def test_a_retryable_write_of_many_documents_is_refused(at: DrivenServer) -> Non
     for number, name in enumerate(("retried", "missing"), 2):
         answer = at.run("t", {"delete": name, "deletes": deletes, **session, "txnNumber": Int64(number)})
         assert (answer["n"], [(e["index"], e["code"]) for e in answer["writeErrors"]]) == (name == "retried", [(1, 72)])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        ({"remove": True}, {"update": {"a": 1}}, 40606), ({"remove": True}, {"remove": 1}, None),
+        ({"update": {"a": 1}, "upsert": True}, {"update": {"a": 1}, "upsert": True}, None),
+        ({"update": {"a": 1}, "upsert": True}, {"update": {"a": 2}}, 40608),
+        ({"update": {"a": 1}, "upsert": True}, {"remove": True}, 40608),
+        ({"update": {"b": 1}}, {"update": {"b": 1}}, None),
+    ],
+)  # fmt: skip
+def test_a_find_and_modify_is_repeated_as_it_was(at: DrivenServer, first: Any, second: Any, code: int | None) -> None:
+    """A repeated command is answered by what the first changed, and must be of the same kind."""
+    if not first.get("upsert"):
+        at.must("t", {"insert": "retried", "documents": [{"_id": 1}]})
+    session = {"lsid": {"id": Binary(b"k" * 16, 4)}, "txnNumber": Int64(1)}
+    command = {"findAndModify": "retried", "query": {"_id": 1}, **session}
+    answer = at.must("t", {**command, **first})
+    again: Any = at.run("t", {**command, **second})
+    assert again.get("code") == code, again
+    if code is None:
+        assert again["lastErrorObject"] == answer["lastErrorObject"] and again["value"] == answer["value"]
