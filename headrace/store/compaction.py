@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.store.data_file import DATA_FILE, UnusableDirectory
-from headrace.store.kv import Cursor, Environment, Table, TableKey, Transaction
+from headrace.store.kv import Cursor, Table, TableKey, Transaction
 from headrace.store.lmdb import COPY_FOLDER, READERS_FILE, DataFileCopy, LmdbEnvironment, LmdbError
 from headrace.store.temporary.spill_file import SpillFile, SpillFolder, SpillStream
 from headrace.store.written_keys import RecordingCursor, RecordingTransaction
@@ -49,7 +49,7 @@ class Compacted(NamedTuple):
 class Compaction:
     """One compaction of an open directory."""
 
-    def __init__(self, environment: Environment, spill: SpillFolder, *, size: int) -> None:
+    def __init__(self, environment: LmdbEnvironment, spill: SpillFolder, *, size: int) -> None:
         """`size`: bytes that the copy will have. Raises 117 if another compaction is running, 14031 without disk
         space, and `OSError`."""
         self._environment = environment

@@ -1,18 +1,13 @@
-"""The key-value interface that the store uses: environments, transactions and cursors.
+"""The key-value interface that the store uses: transactions and cursors.
 
-`lmdb.py` implements it on LMDB. `RecordingTransaction` and `OverlayTransaction`, for example, wrap a transaction in the
+`lmdb.py` opens them on LMDB. `RecordingTransaction` and `OverlayTransaction`, for example, wrap a transaction in the
 same interface. Keys and values are bytes, keys of at most 511; a table is ordered by its keys as bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NewType, Protocol, TypeAlias, overload
-
-if TYPE_CHECKING:
-    from headrace.store.lmdb import DataFileCopy
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NewType, Protocol, TypeAlias, overload
 
 Table = NewType("Table", object)
 """The handle of an open table: opaque, compared by identity, valid in every transaction of its environment."""
@@ -130,89 +125,3 @@ class Transaction(Protocol):
         """Commit. On return the changes are on disk (at default settings)."""
 
     def abort(self) -> None: ...
-
-
-class SharedRead(Transaction, Protocol):
-    """A read transaction that several readers share. Each reader aborts it once; the last abort ends it."""
-
-    tables: dict[str, Table]
-    """The tables of the data file that the transaction reads. A compaction may have replaced that file."""
-
-    @property
-    def number(self) -> int:
-        """The number of the commit that the transaction reads. Each commit to the data file increments it."""
-
-    def join(self) -> None:
-        """Add a reader."""
-
-
-class Environment(Protocol):
-    """An open data directory."""
-
-    temporary: bool
-    """Whether `close` removes the directory. A temporary directory is never synced."""
-    path: Path
-    tables: dict[str, Table]
-    number_base: int
-    """An offset to the commit numbers of the data file, so that numbers go on after the file is replaced."""
-
-    @property
-    def files(self) -> str:
-        """A name for the present data file and its lock table. Files that replace them have another one."""
-
-    @property
-    def file_bytes(self) -> int:
-        """The size of the data file on disk, in bytes."""
-
-    def is_usable(self) -> bool:
-        """Return whether transactions can begin. None can after the disk has failed in the middle of a commit."""
-
-    def forget_dead_readers(self) -> int:
-        """Free the pages that killed processes, which read beside this one, still hold; return the number of
-        processes."""
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of the map up to its last used page. Pages that commits cannot reuse make it grow."""
-
-    describe: Callable[[Table, bytes], str]
-    """Describes a damaged value in an error, given its table and key."""
-
-    def name_of(self, table: Table) -> str:
-        """Return the name of a table."""
-
-    def begin_read(self) -> SharedRead:
-        """Return a read transaction on the last commit, for one reader and all that `join` it.
-
-        Every read of a value that does not match its checksum raises `DamagedValue`.
-        """
-
-    def begin_write(self) -> Transaction:
-        """Begin the write transaction in this thread, which must also end it. The caller ensures that no other is
-        open."""
-
-    def begin_write_in(self, call: Callable[[Callable[[], None]], None]) -> Transaction:
-        """Begin the write transaction in this thread, which must also commit it. `call` runs a function in this thread
-        and waits for it."""
-
-    def begin_plain(self, *, write: bool = False) -> Transaction:
-        """Begin a transaction that returns values as they are stored, checksums included."""
-
-    def reading(self) -> AbstractContextManager[SharedRead]:
-        """Open a read transaction for the duration of a `with`."""
-
-    def copy_to(self, descriptor: int) -> None:
-        """Write the last commit, without free pages, to an open file. May run in any thread until `close`."""
-
-    def open_copy(self, folder: Path) -> DataFileCopy:
-        """Open a copy in a folder, written by `copy_to`, to update it."""
-
-    def exchange(self, folder: Path) -> None:
-        """Replace the data file by the file in a folder, which has the same rows. No write transaction may be open.
-
-        Open read transactions keep the old file until the last of them ends. Raises `LmdbError` or `OSError` when
-        nothing has changed; otherwise `HalfExchanged`.
-        """
-
-    def close(self) -> None:
-        """Close the directory and free it for other processes."""

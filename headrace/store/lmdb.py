@@ -33,7 +33,7 @@ from headrace import limits
 from headrace.durable_files import sync_folder
 from headrace.store.checksums.transaction import CheckedTransaction, Describe, SharedTransaction, ThreadTransaction
 from headrace.store.data_file import DATA_FILE, UnusableDirectory, check_directory
-from headrace.store.kv import SharedRead, Table, TableKey, Transaction
+from headrace.store.kv import Table, TableKey, Transaction
 
 TABLES: Final = ("catalog", "documents", "ids", "images", "indexes", "meta", "oplog", "runs", "sessions", "topics")
 
@@ -105,7 +105,7 @@ class LmdbEnvironment:
         try:
             (self.path / NEW_FILE).unlink(missing_ok=True)
             shutil.rmtree(self.path / COPY_FOLDER, ignore_errors=True)
-            if not self.temporary and not self._file_bytes():
+            if not self.temporary and not self.file_bytes:
                 _make_data_file(self.path)
                 for folder in (self.path, *made):
                     _sync_directory(folder)
@@ -148,6 +148,7 @@ class LmdbEnvironment:
         self._names |= {table: name for name, table in self.tables.items()}
         self._lmdb, self._begin = opened, opened.begin
         self.number_base = number_base
+        """An offset to the commit numbers of the data file, so that numbers go on after the file is replaced."""
 
     def _make_readers_file(self, folder: pathlib.Path) -> None:
         """Replace LMDB's lock table, which an ended process may have left. Raises `OSError` on a full disk.
@@ -169,16 +170,13 @@ class LmdbEnvironment:
         """Return the name of a table. It may belong to a file that was replaced."""
         return self._names[table]
 
-    def _file_bytes(self) -> int:
+    @property
+    def file_bytes(self) -> int:
+        """The size of the data file on disk, in bytes; 0 if there is none."""
         try:
             return (self.path / DATA_FILE).stat().st_size
         except FileNotFoundError:
             return 0
-
-    @property
-    def file_bytes(self) -> int:
-        """The size of the data file on disk, in bytes."""
-        return self._file_bytes()
 
     @property
     def files(self) -> str:
@@ -190,8 +188,11 @@ class LmdbEnvironment:
         """Bytes of the map up to its last used page. Pages that commits cannot reuse make it grow."""
         return int((self._lmdb.info()["last_pgno"] + 1) * mmap.PAGESIZE)
 
-    def begin_read(self) -> SharedRead:
-        """Return a read transaction on the last commit, for one reader and all that `join` it."""
+    def begin_read(self) -> SharedTransaction:
+        """Return a read transaction on the last commit, for one reader and all that `join` it.
+
+        Every read of a value that does not match its checksum raises `DamagedValue`.
+        """
         begun = self._begin(None, None, False, False)  # names cost 0.3 µs a call
         return SharedTransaction(begun, self.describe, self.tables, self.number_base)
 
@@ -219,7 +220,7 @@ class LmdbEnvironment:
         return cast("Transaction", self._lmdb.begin(write=write, buffers=False))
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[SharedRead]:
+    def reading(self) -> Iterator[SharedTransaction]:
         """Open a read transaction for the duration of a `with`."""
         transaction = self.begin_read()
         try:
@@ -238,9 +239,15 @@ class LmdbEnvironment:
         self._lmdb.copyfd(descriptor, compact=True)
 
     def open_copy(self, folder: pathlib.Path) -> DataFileCopy:
+        """Open a copy in a folder, written by `copy_to`, to update it."""
         return DataFileCopy(self._lmdb, self.tables, folder, self.map_bytes)
 
     def exchange(self, folder: pathlib.Path) -> None:
+        """Replace the data file by the file in a folder, which has the same rows. No write transaction may be open.
+
+        Open read transactions keep the old file until the last of them ends. Raises `LmdbError` or `OSError` when
+        nothing has changed; otherwise `HalfExchanged`.
+        """
         number = self.number_base + self._lmdb.info()["last_txnid"]
         opened = self._open(folder)
         try:

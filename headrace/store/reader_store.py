@@ -16,8 +16,8 @@ from headrace.clock import Clock
 from headrace.store import catalog as catalogs
 from headrace.store.catalog import Catalog, CatalogRows
 from headrace.store.checksums.names import describe
-from headrace.store.kv import Environment, SharedRead
-from headrace.store.lmdb import ReaderEnvironment
+from headrace.store.checksums.transaction import SharedTransaction
+from headrace.store.lmdb import LmdbEnvironment, ReaderEnvironment
 from headrace.store.state import StoreState
 from headrace.store.store import Store
 from headrace.store.view import View
@@ -44,7 +44,7 @@ class ReaderStore(Store):
         self._number_base, self._files = number_base, files
         super().__init__(path, clock=clock, oplog=oplog, map_bytes=map_bytes)
 
-    def _open(self, path: str | os.PathLike[str] | None, map_bytes: int) -> Environment:
+    def _open(self, path: str | os.PathLike[str] | None, map_bytes: int) -> LmdbEnvironment:
         assert path is not None
         return ReaderEnvironment(Path(path), map_bytes=map_bytes, number_base=self._number_base, files=self._files)
 
@@ -76,13 +76,13 @@ class ReaderStore(Store):
         if position > self.state.last_position:
             self.state = self.state._replace(last_position=position)
 
-    def begin_read(self) -> SharedRead:
+    def begin_read(self) -> SharedTransaction:
         """Return a read transaction that belongs to the published state, as in the server."""
         if self._published is None:
             self.refresh()
         return super().begin_read()
 
-    def _state(self, kv: SharedRead) -> StoreState:
+    def _state(self, kv: SharedTransaction) -> StoreState:
         meta = self.tables["meta"]
         parameters, pruned = kv.get(b"parameters", db=meta), kv.get(b"pruned", db=meta)
         position = View(self, kv).newest_position()
@@ -97,7 +97,7 @@ class ReaderStore(Store):
             decode(parameters) if parameters else {},
         )
 
-    def _catalog(self, kv: SharedRead) -> Catalog:
+    def _catalog(self, kv: SharedTransaction) -> Catalog:
         """Return the catalog. An unchanged catalog stays the same object, with the caches of the planner."""
         rows = catalogs.rows_of(kv, self.tables)
         if rows == self._rows:

@@ -30,13 +30,13 @@ from headrace.memory_budget import Memory
 from headrace.store import catalog as catalogs
 from headrace.store.catalog import Catalog, Collection
 from headrace.store.checksums.names import describe
-from headrace.store.checksums.transaction import DamagedValue
+from headrace.store.checksums.transaction import DamagedValue, SharedTransaction
 from headrace.store.checksums.upgrade import IncompatibleFormat, open_format
 from headrace.store.compaction import Compaction
 from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.entries import noop_entry
 from headrace.store.indexes.uses import Uses
-from headrace.store.kv import Environment, SharedRead, Transaction
+from headrace.store.kv import Transaction
 from headrace.store.lmdb import LmdbEnvironment, LmdbError
 from headrace.store.standby import Gaps, gaps, require_promoted
 from headrace.store.state import DocumentCount, StoreState
@@ -112,7 +112,7 @@ class Store:
         self.file_listeners: list[Callable[[], None]] = []
         """Called after a compaction has replaced the data file."""
         self.transactions = Transactions(self)
-        self._published: SharedRead | None = None
+        self._published: SharedTransaction | None = None
         """The read transaction of the published state, shared by all readers. It begins with the first reader or before
         the next commit."""
         self.kv_unrecorded: Transaction
@@ -137,7 +137,7 @@ class Store:
             self.environment.close()
             raise
 
-    def _open(self, path: str | os.PathLike[str] | None, map_bytes: int) -> Environment:
+    def _open(self, path: str | os.PathLike[str] | None, map_bytes: int) -> LmdbEnvironment:
         return LmdbEnvironment(path, map_bytes=map_bytes)
 
     def _start(self) -> None:
@@ -263,7 +263,7 @@ class Store:
             kv = self._published = self.environment.begin_read()
         return kv
 
-    def begin_read(self) -> SharedRead:
+    def begin_read(self) -> SharedTransaction:
         """Return the transaction that reads the published state. It keeps this state until the caller aborts it."""
         kv = self._published
         if kv is None:

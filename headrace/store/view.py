@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace import limits
 from headrace.hashing import sha256
 from headrace.store.catalog import Catalog, Collection, Index
-from headrace.store.checksums.transaction import CheckedTransaction, DamagedValue
-from headrace.store.kv import Cursor, SharedRead, Transaction, chunk_of
+from headrace.store.checksums.transaction import CheckedTransaction, DamagedValue, SharedTransaction
+from headrace.store.kv import Cursor, Transaction, chunk_of
 from headrace.store.overlay_cursor import Item, OverlayCursor
 from headrace.store.state import NOT_COUNTED, DocumentCount, StoreState
 from headrace.values import position as positions
@@ -88,7 +88,7 @@ class View:
 
     kv: Transaction
 
-    def __init__(self, store: Store, kv: SharedRead, state: StoreState | None = None) -> None:
+    def __init__(self, store: Store, kv: SharedTransaction, state: StoreState | None = None) -> None:
         """`kv`: the result of `Store.begin_read`, called just now or together with `state`."""
         self.store = store
         self.kv = kv

@@ -161,6 +161,7 @@ class SharedTransaction(CheckedTransaction):
         self._base, self._describe = base, describe  # saves the call of `super().__init__` per commit
         self._reader_count = 1
         self.tables = tables
+        """The tables of the data file that the transaction reads. A compaction may have replaced that file."""
         self._number_base = number_base
 
     @property

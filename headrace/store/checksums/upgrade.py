@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headrace import limits
 from headrace.store.checksums.transaction import with_checksum
-from headrace.store.kv import Environment, Transaction
+from headrace.store.kv import Transaction
+
+if TYPE_CHECKING:
+    from headrace.store.lmdb import LmdbEnvironment
 
 LOG = logging.getLogger("headrace.store")
 FORMAT: Final = b"3"
@@ -38,7 +41,7 @@ class IncompatibleFormat(Exception):
     """The data directory was written by a version whose format this version does not know."""
 
 
-def stored_format(environment: Environment) -> bytes | None:
+def stored_format(environment: LmdbEnvironment) -> bytes | None:
     """Return the format of an open directory; None for a new one."""
     transaction = environment.begin_plain()
     try:
@@ -47,7 +50,7 @@ def stored_format(environment: Environment) -> bytes | None:
         transaction.abort()
 
 
-def open_format(environment: Environment) -> None:
+def open_format(environment: LmdbEnvironment) -> None:
     """Open a directory of any known format, and add missing checksums.
 
     Raises `IncompatibleFormat`, and the errors of a failing disk. Converted values then stay converted, and the next
@@ -70,7 +73,7 @@ def open_format(environment: Environment) -> None:
     LOG.warning("%s has checksums now", environment.path)
 
 
-def _is_converting(environment: Environment) -> bool:
+def _is_converting(environment: LmdbEnvironment) -> bool:
     transaction = environment.begin_plain()
     try:
         return transaction.get(UPGRADE_KEY, db=environment.tables["meta"]) is not None
@@ -78,7 +81,7 @@ def _is_converting(environment: Environment) -> bool:
         transaction.abort()
 
 
-def _in_transaction(environment: Environment, change: Callable[[Transaction], bool]) -> bool:
+def _in_transaction(environment: LmdbEnvironment, change: Callable[[Transaction], bool]) -> bool:
     """Commit a change of stored values; return the change's result."""
     kv = environment.begin_plain(write=True)
     try:
@@ -90,7 +93,7 @@ def _in_transaction(environment: Environment, change: Callable[[Transaction], bo
     return result
 
 
-def _begin(environment: Environment, kv: Transaction, *, convert: bool) -> bool:
+def _begin(environment: LmdbEnvironment, kv: Transaction, *, convert: bool) -> bool:
     meta = environment.tables["meta"]
     kv.put(FORMAT_KEY, FORMAT, db=meta)
     if convert:
@@ -98,12 +101,12 @@ def _begin(environment: Environment, kv: Transaction, *, convert: bool) -> bool:
     return convert
 
 
-def _order(environment: Environment) -> list[str]:
+def _order(environment: LmdbEnvironment) -> list[str]:
     """Return the tables in the order of their conversion. `meta` is last, because it records the progress."""
     return sorted(environment.tables, key=lambda name: (name == "meta", name))
 
 
-def _convert(environment: Environment, kv: Transaction) -> bool:
+def _convert(environment: LmdbEnvironment, kv: Transaction) -> bool:
     """Convert the next piece; return False if there is none."""
     meta = environment.tables["meta"]
     at = kv.get(UPGRADE_KEY, db=meta)

@@ -21,8 +21,7 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.store.checksums.transaction import CheckedTransaction
 from headrace.store.data_file import DATA_FILE
-from headrace.store.kv import Environment
-from headrace.store.lmdb import LmdbError, read_only
+from headrace.store.lmdb import LmdbEnvironment, LmdbError, read_only
 from headrace.thread_calls import OwnThread, call_in_thread
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class CopiedState(NamedTuple):
 class SnapshotCopy:
     """One copy. A thread starts to make it at once."""
 
-    def __init__(self, environment: Environment, folder: SpillFolder, now_ms: float) -> None:
+    def __init__(self, environment: LmdbEnvironment, folder: SpillFolder, now_ms: float) -> None:
         """Raises 14031 if the disk has no room."""
         try:
             folder.path.mkdir(mode=0o700, exist_ok=True)
@@ -103,7 +102,7 @@ class SnapshotCopy:
 class SnapshotCopies:
     """All copies of a store, by their ids."""
 
-    def __init__(self, environment: Environment, folder: SpillFolder) -> None:
+    def __init__(self, environment: LmdbEnvironment, folder: SpillFolder) -> None:
         self._environment = environment
         self._folder = folder
         self._copies: dict[int, SnapshotCopy] = {}
