@@ -24,13 +24,12 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from headrace.spark.session import get_session
-from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.foreach_batch import for_each_batch
+from headrace.spark.sinks.log_sink import changes_sink
 from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.tables.table_location import location_of
-from headrace.spark.upkeep.delta_upkeep import DeltaUpkeep
-from headrace.spark.upkeep.upkeep_options import UpkeepOptions
+from headrace.spark.upkeep.delta_upkeep import DeltaUpkeep, UpkeepOptions
 
 LAST: Final = 100
 """So many batches at the end say what a commit takes by then."""

@@ -14,7 +14,6 @@ from typing import Any, Final
 from bson import Decimal128
 
 from headrace import limits
-from headrace.spark.columns.column_names import column_name
 from headrace.spark.columns.column_types import (
     NUMBERS,
     ArrayOf,
@@ -24,6 +23,7 @@ from headrace.spark.columns.column_types import (
     Primitive,
     StructField,
     StructOf,
+    column_name,
     leaf,
     leaf_count,
 )

@@ -17,7 +17,6 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Final
 
-from headrace.spark.columns.column_names import column_name
 from headrace.spark.columns.column_types import (
     ArrayOf,
     ColumnType,
@@ -25,6 +24,7 @@ from headrace.spark.columns.column_types import (
     SchemaError,
     StructField,
     StructOf,
+    column_name,
     field_text,
     parse_fields,
     path_text,

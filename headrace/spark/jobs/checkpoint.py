@@ -1,4 +1,4 @@
-"""Reads Spark's checkpoint without Spark: the last batch that was planned, and the last that was committed.
+"""Reads Spark's checkpoint without Spark: the last batch that was planned, the last that was committed, and offsets.
 
 <checkpoint>/offsets/7     `v1`, a line of settings, then a line of JSON for each source: the end of batch 7
 <checkpoint>/commits/7     exists once batch 7 is committed
@@ -7,11 +7,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from headrace.spark.masks.mask import Mask
+from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.tokens import Token
+from headrace.spark.stream.collections_offset import CollectionsOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +70,27 @@ def server_positions(offset: dict[str, Any] | None) -> list[ServerPosition]:
 def _last(folder: Path) -> int:
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def collections_offsets(offset: dict[str, Any] | None) -> dict[str, CollectionsOffset]:
+    """Return an offset of several collections by server name (empty for the only one); {} for another source's."""
+    each = (offset or {}).get("servers", {"": offset or {}})
+    return {server: CollectionsOffset.of(one) for server, one in each.items() if "selection" in one}
+
+
+def snapshot_states(offsets: Mapping[str, CollectionsOffset], mask: Mask | None = None) -> dict[str, str]:
+    """Return the state of each collection whose snapshot is not complete, or that is skipped.
+
+    `mask` is the job's mask; keys are shown masked.
+    """
+    states: dict[str, list[str]] = {}
+    for server, offset in offsets.items():
+        some = dict.fromkeys(offset.waiting, "waits for its snapshot")
+        if offset.reading:
+            after = offset.reading.after
+            if mask and after:
+                after = dumps(mask.document(loads(after)))
+            some[offset.reading.name] = f"in its snapshot, after {after or 'nothing'}"
+        for name, text in (some | dict.fromkeys(offset.skipped, "left out: a capped collection")).items():
+            states.setdefault(name, []).append(f"{server}: {text}" if server else text)
+    return {name: "; ".join(texts) for name, texts in states.items()}

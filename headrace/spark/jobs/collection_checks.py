@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
+from typing import Final
 
 import pymongo
 from pymongo.errors import ConnectionFailure, OperationFailure
@@ -26,9 +27,10 @@ from headrace.spark.mongodb.collection_identity import (
 )
 from headrace.spark.mongodb.collection_selection import Namespace, namespace_of, text_of
 from headrace.spark.mongodb.listed_collections import KINDS, list_collections, listed
-from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, client_of
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.rows.tokens import Token
+from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.tables.table_owner import TableOwner
 from headrace.values.position import from_timestamp, to_timestamp
 from headrace.values.token import decode_token
@@ -190,3 +192,44 @@ def _key(options: SourceOptions, one: SourceOptions, name: str) -> str:
     if not one.several:
         return server_name(one.uri)
     return f"{server_name(one.uri)} {name}" if options.others else name
+
+
+_KIND: Final = ({"$project": {"operationType": 1}},)
+
+
+def check_beginning(options: SourceOptions, reached: str, sink: SinkOptions) -> None:
+    """Raise JobError if the sink's table, which has everything up to the token `reached`, would miss documents.
+
+    An empty `reached` stands for a new table. `options` are of one server. Raise PositionLost.
+    """
+    start = MongoDBStream(options).resolve(options.start)
+    if reached:
+        if start > Token(reached):
+            raise JobError(
+                f"the sink {sink} has everything up to {reached}, and startingPosition is later: what lies between "
+                "would be missing; set it to 'snapshot'"
+            )
+    elif not begins_with_creation(options, start):
+        raise JobError(
+            f"the sink {sink}: documents that {options.database}.{options.collection} had before startingPosition "
+            f"'{options.start.kind}' would be missing, as its creation is not among the events from there: set "
+            "startingPosition to 'snapshot'"
+        )
+
+
+def begins_with_creation(options: SourceOptions, start: Token) -> bool:
+    """Whether the collection's first event from `start` on is its creation, or the collection has no document yet.
+
+    Look at one event of one server. Raise PositionLost, and pymongo's errors.
+    """
+    assert options.database
+    assert options.collection
+    # The stream has only the event's kind, and ignores the options that leave out events.
+    mongodb = MongoDBStream(replace(options, pipeline=(), reader=(), stream={"showExpandedEvents": True}))
+    empty = client_of(options.uri)[options.database][options.collection].find_one(projection={"_id": 1}) is None
+    now = mongodb.now()
+    with mongodb.open(StreamPosition("token", token=start), stages=_KIND, batch_rows=1) as cursor:
+        while not cursor.covers(now) and not cursor.closed:
+            for event in cursor.next_batch(wait_ms=20):
+                return bool(event["operationType"] == "create")
+    return empty

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from pymongo.errors import PyMongoError
 
 from headrace.spark.jobs.job_record import read_record
-from headrace.spark.jobs.typed_sinks import set_validators
 from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, namespace_of, text_of
+from headrace.spark.mongodb.listed_collections import listed
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
 from headrace.spark.sinks.catalog_names import TakenNames, tables_in_catalog
@@ -19,10 +21,10 @@ from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.sinks.table_paths import has_files, is_shortened, overlap, tables_at
 from headrace.spark.sinks.typed_options import typed_options
-from headrace.spark.tables.delta_commits import newest_commit
+from headrace.spark.tables.delta_files import newest_commit
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.table_owner import NotOurTable
-from headrace.spark.tables.typed.table_schema import COLUMNS_KEY
+from headrace.spark.tables.typed.table_schema import COLUMNS_KEY, TableSchema
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -240,3 +242,28 @@ _FITS: Final[dict[str, Callable[[set[str]], bool]]] = {
     ),
 }
 """Whether a Delta table with these columns can belong to a sink of this kind."""
+
+
+def set_validators(sinks: list[Sink], options: SourceOptions) -> None:
+    """Give the collection's validator to each sink that infers a schema, if the source has one collection."""
+    schemas = [schema for sink in sinks if (schema := schema_of_sink(sink)) is not None]
+    if schemas and options.database and options.collection:
+        validator = _validator(options)
+        for schema in schemas:
+            schema.validator = validator
+
+
+def schema_of_sink(sink: Sink) -> TableSchema | None:
+    """Return the schema of the sink's table; None if it has no typed columns."""
+    schema = getattr(getattr(sink, "table", None), "schema", None)
+    return schema if isinstance(schema, TableSchema) else None
+
+
+def _validator(options: SourceOptions) -> Mapping[str, Any]:
+    """Return the collection's `$jsonSchema`; empty if it has none, or if the user may not read it."""
+    try:
+        validators = [one.get("options", {}).get("validator", {}) for _, one in listed(options)]
+    except PyMongoError:
+        return {}
+    schema = validators[0].get("$jsonSchema", {}) if validators else {}
+    return schema if isinstance(schema, Mapping) else {}

@@ -28,8 +28,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from headrace.clock import Clock, SystemClock
-from headrace.spark.jobs.checkpoint import server_positions
-from headrace.spark.jobs.collection_states import collections_offsets
+from headrace.spark.jobs.checkpoint import collections_offsets, server_positions
 from headrace.spark.jobs.lag import documents_of, lag_of
 from headrace.spark.jobs.metrics import JobMetrics
 from headrace.spark.masks.mask import Mask

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from headrace.spark.errors import error_line
-from headrace.spark.jobs.checkpoint import read_checkpoint
-from headrace.spark.jobs.collection_states import collections_offsets, snapshot_states
+from headrace.spark.jobs.checkpoint import collections_offsets, read_checkpoint, snapshot_states
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_record import read_record
 from headrace.spark.jobs.job_stages import explained, spark_stages

@@ -25,7 +25,7 @@ from headrace.spark.jobs.dead_letter_jobs import dead_letter_locations, with_dea
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_record import JobRecord, read_record
 from headrace.spark.jobs.job_stages import apply_stages, server_stages
-from headrace.spark.jobs.job_tables import open_sink, tables_of
+from headrace.spark.jobs.job_tables import open_sink, set_validators, tables_of
 from headrace.spark.jobs.job_upkeep import JobUpkeep
 from headrace.spark.jobs.killed_workers import WorkerKilled, is_worker_killed
 from headrace.spark.jobs.machine_checks import CannotStart, machine_problems
@@ -33,17 +33,15 @@ from headrace.spark.jobs.metrics import JobMetrics, serve
 from headrace.spark.jobs.removed_meanwhile import CheckpointGone, TablesThere
 from headrace.spark.jobs.run_reports import RunReports
 from headrace.spark.jobs.start_checks import CheckedJob, begin, noted
-from headrace.spark.jobs.typed_sinks import set_validators
 from headrace.spark.mongodb.collection_selection import namespace_of
 from headrace.spark.mongodb.server_history import HistoryChanged
 from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
 from headrace.spark.session.active_batches import QueryStopping
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import FOLDED_COLUMNS, BatchReport, Sink
-from headrace.spark.sinks.foreach_batch import Listener, for_each_batch, wait_for_sinks
+from headrace.spark.sinks.foreach_batch import Listener, for_each_batch, query_id, wait_for_sinks
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.mongodb_sink import PerCollectionSink
-from headrace.spark.sinks.query_id import query_id
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.event_log import SharedLog
 from headrace.spark.tables.mirror_table import TableGone
@@ -378,7 +376,7 @@ def staging_options(job: Job, sinks: Sequence[Sink], session: SparkSession) -> d
 
 def source_options(job: Job) -> dict[str, str]:
     """Return the source's options for the job: those given, the pipeline, and the most exact description of updates."""
-    from headrace.spark.mongodb.update_descriptions import description_option
+    from headrace.spark.mongodb.mongodb_stream import description_option
     from headrace.spark.rows.extjson import dumps, loads
 
     options = dict(job.source)

@@ -8,7 +8,7 @@ name and in one line, before Spark is started. Rules:
 - The server has the history that was read, with its events, and the collection, or events that say what became of it
 (`mongodb/collection_identity.py`). Otherwise `onPositionLost` decides: with `resnapshot` the checkpoint is removed, and
 the job begins again with a snapshot, whose tokens are greater than all tokens in the tables.
-- A table of state begins with a snapshot, or with its collection's creation (`beginning_checks.py`).
+- A table of state begins with a snapshot, or with its collection's creation (`collection_checks.py`).
 - In the collection of a mirror or a history every change is an event, so it cannot be capped. No sink reads a view.
 - A table in one of Spark's catalogs can be read only when Spark runs: then it is checked too, before the first batch.
 """
@@ -25,9 +25,8 @@ from uuid import uuid4
 from pymongo.errors import OperationFailure
 
 from headrace.spark.errors import error_line
-from headrace.spark.jobs.beginning_checks import check_beginning
 from headrace.spark.jobs.checkpoint import Checkpoint, ServerPosition, read_checkpoint, server_positions
-from headrace.spark.jobs.collection_checks import SeenCollections, check_collection, with_collections
+from headrace.spark.jobs.collection_checks import SeenCollections, check_beginning, check_collection, with_collections
 from headrace.spark.jobs.job_file import Job, JobError
 from headrace.spark.jobs.job_record import JobRecord, read_record, write_record
 from headrace.spark.jobs.job_stages import document_maker, pipeline_text

@@ -17,9 +17,15 @@ from pymongo.errors import PyMongoError
 
 from headrace import limits
 from headrace.spark.errors import error_line
-from headrace.spark.jobs.checkpoint import ServerPosition, read_checkpoint, server_positions
+from headrace.spark.jobs.checkpoint import (
+    Checkpoint,
+    ServerPosition,
+    collections_offsets,
+    read_checkpoint,
+    server_positions,
+    snapshot_states,
+)
 from headrace.spark.jobs.collection_figures import CollectionFigures
-from headrace.spark.jobs.collection_states import STREAMING, collection_states
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_tables import TableFiles, table_files, tables_of
 from headrace.spark.jobs.lag import Lag, lag_of
@@ -32,6 +38,7 @@ from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.mongodb.mongodb_mirror import only_reading
 
+_STREAMING: Final = "streaming"
 FINE: Final = 0
 FAILED: Final = 1
 LATE: Final = 4
@@ -153,8 +160,18 @@ def job_status(job: Job, *, lag_seconds_max: float | None = None) -> JobStatus:
         positions = tuple(replace(position, token=token) for position, token in zip(positions, shown, strict=True))
     return JobStatus(
         job.name, process, checkpoint.committed, checkpoint.planned, positions, lag, problem, late,
-        read_state(job.checkpoint), sinks, collection_states(job, checkpoint),
+        read_state(job.checkpoint), sinks, _collection_states(job, checkpoint),
     )  # fmt: skip
+
+
+def _collection_states(job: Job, checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the state of each collection that has a table, whose snapshot is not complete, or that is skipped."""
+    offsets = collections_offsets(checkpoint.offset)
+    if not offsets:
+        return {}
+    there = {table.collection for table in tables_of(job) if table.collection}
+    states = dict.fromkeys(there, _STREAMING) | snapshot_states(offsets, job.options.mask)
+    return dict(sorted(states.items()))
 
 
 def lines_of(status: JobStatus) -> Iterator[str]:
@@ -177,7 +194,7 @@ def lines_of(status: JobStatus) -> Iterator[str]:
         more = " or more" if status.lag.event_count >= limits.LAG_EVENT_COUNT_MAX else ""
         yield f"lag: {status.lag.event_count}{more} events, {status.lag.seconds} s" + (" (late)" if status.late else "")
     if status.collections:
-        streaming = sum(state == STREAMING for state in status.collections.values())
+        streaming = sum(state == _STREAMING for state in status.collections.values())
         yield f"collections: {len(status.collections)}, {streaming} of them with a complete snapshot"
         yield from (f"  {name}: {state}{_collection_text(status, name)}" for name, state in status.collections.items())
     for sink in status.sinks:

@@ -403,3 +403,24 @@ def _translated(error: PyMongoError, token: Token) -> Exception:
         "past them (ChangeStreamHistoryLost, 286). Begin again from a snapshot, and keep a longer oplog.",
         pruned=True,
     )
+
+
+# Best first; `tables/apply_update.py` says where each is inexact.
+_DESCRIPTION_OPTIONS: Final = ("showRawUpdateDescription", "showExpandedEvents")
+_REFUSAL_CODES: Final = frozenset({323, 9, 40415})
+
+
+def description_option(uri: str, database: str | None, collection: str | None) -> dict[str, str]:
+    """Return the option for the most exact description of updates that the server supports; {} if it supports none.
+
+    Open a change stream to find out. Raise pymongo's errors, except for a refusal of the option.
+    """
+    for option in _DESCRIPTION_OPTIONS:
+        feed = MongoDBStream(SourceOptions(uri, database, collection, stream={option: True}))
+        try:
+            feed.open(StreamPosition("latest")).close()
+            return {option: "true"}
+        except OperationFailure as error:
+            if error.code not in _REFUSAL_CODES:
+                raise
+    return {}

@@ -69,7 +69,7 @@ class SourceOptions:
     await_ms: int = 250
     idle_advance_ms: int = 60_000
     stage_into: str = ""
-    """The folder of a log into which workers write the rows (`tables/staged_rows.py`); empty: Spark gets the rows."""
+    """The folder of a log into which workers write the rows (`tables/staged_files.py`); empty: Spark gets the rows."""
     stage_slots: str = ""
     """The slots into which rows in these files are divided (`tables/slots.py`); empty: not divided."""
 

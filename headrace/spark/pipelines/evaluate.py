@@ -116,7 +116,7 @@ class RewriteEvents:
     failures: bool = False
 
     def __call__(self, batches: Batches) -> Batches:
-        from headrace.spark.pipelines.event_rows import row_arrays
+        from headrace.spark.pipelines.row_events import row_arrays
 
         flow = flow_of(self.program.stages())
         for batch in batches:

@@ -1,20 +1,21 @@
 """Plans where each stage of a pipeline runs, before anything runs and without Spark.
 
-Rule: leading filters of events become a condition for Spark, as far as columns can decide them (`column_condition.py`).
+Rule: leading filters of events become a condition for Spark, as far as columns can decide them.
 Consecutive stages of one document, and `$lookup`s, form one step of the evaluator. `$group` is Spark's aggregation
 around the evaluator. Other stages are refused.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
+from typing import Any, Final
 
+from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, MatchType, Or
 from headrace.query.pipeline import parse_pipeline
 from headrace.query.stages.match_stage import Match
-from headrace.spark.pipelines.column_condition import column_condition
 from headrace.spark.pipelines.groups import Grouping, grouping
 from headrace.spark.pipelines.lookups import check_lookup
 from headrace.spark.pipelines.program import ONE_DOCUMENT, Document, Setting, canonical
@@ -153,3 +154,29 @@ def _condition(filters: list[Document], setting: Setting) -> str:
     """Return the condition of all these `$match` stages; empty if columns cannot decide any."""
     matches = [stage for stage in parse_pipeline(filters, context=setting.context()) if isinstance(stage, Match)]
     return " AND ".join(filter(None, (column_condition(stage.predicate.node) for stage in matches)))
+
+
+_COLUMNS: Final = {"ns.coll": "collection", "ns.db": "database", "operationType": "operationType"}
+_PLAIN: Final = re.compile(r"[\w.-]+")
+
+
+def column_condition(node: MatchExpression) -> str:
+    """Return a condition in SQL that is true for every row that a filter matches; empty if the columns cannot decide.
+
+    With it, Spark drops rows before it gives them to Python. The evaluator decides on all other rows, so only common
+    and simple filters are covered: operation and namespace, equal to a text or in a list of texts, without a collation.
+    A row without such a column may have the field in `other`, with another type, and is never dropped.
+    """
+    if isinstance(node, And):
+        return " AND ".join(filter(None, map(column_condition, node.children)))
+    if isinstance(node, Or):
+        each = list(map(column_condition, node.children))
+        return f"({' OR '.join(each)})" if each and all(each) else ""
+    if not isinstance(node, LeafMatchExpression) or node.path not in _COLUMNS:
+        return ""
+    wanted = {MatchType.EQ: [node.wanted], MatchType.IN: node.argument}.get(node.kind)
+    if type(wanted) is not list or not all(type(each) is str and _PLAIN.fullmatch(each) for each in wanted):
+        return ""
+    column = _COLUMNS[node.path]
+    texts = ", ".join(f"'{each}'" for each in wanted)
+    return f"({column} IS NULL OR {column} IN ({texts}))" if wanted else ""

@@ -9,17 +9,15 @@ A row of a snapshot is an event, too, with its own operation type and without `w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import pyarrow as pa
 from bson import Int64, Timestamp
 from bson.datetime_ms import DatetimeMS
 
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.values import bson
-from headrace.values.arrow import COLUMNS, DOCUMENTS
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from headrace.values.arrow import COLUMNS, DOCUMENTS, row_of
 
 Document = dict[str, Any]
 
@@ -51,15 +49,11 @@ def columns_of(fields: Collection[str] | None) -> tuple[str, ...]:
 
 def reader(kind: pa.DataType) -> Callable[[Any], Any]:
     """Return the function from the values of a column of this Arrow type to documents."""
-    import pyarrow as pa
-
     return bson.decode if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else loads
 
 
 def writer(kind: pa.DataType) -> Callable[[Document], Any]:
     """Return the inverse of the function that `reader` returns."""
-    import pyarrow as pa
-
     return bson.encode if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else dumps
 
 
@@ -70,8 +64,6 @@ def events(
 
     `texts` gets the text of each document in an event's fields, by the document's `id` (valid while it is alive).
     """
-    import pyarrow as pa
-
     names = columns_of(fields)
     cells: dict[str, list[Any]] = {}
     for name in names:
@@ -126,3 +118,32 @@ def _event_field(name: str, value: Any, row: dict[str, Any]) -> tuple[str, Any]:
     if name == "updateDescription" and "$v" in value:  # only the oplog's own descriptions have their version
         return "rawUpdateDescription", value
     return name, value
+
+
+def row_arrays(made: list[dict[str, Any]], batch: pa.RecordBatch, indexes: list[int]) -> pa.RecordBatch:
+    """Return the events as rows with the columns of `batch`.
+
+    `indexes` are the rows of `batch` that the events come from; columns that are not an event's are taken from there.
+    """
+    rows = [row_of(bson.encode(event)) for event in made]
+    columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(COLUMNS, ())
+    taken = pa.array(indexes, pa.int64())
+    arrays = []
+    for field in batch.schema:
+        if field.name not in columns:
+            arrays.append(batch.column(field.name).take(taken))
+        elif pa.types.is_timestamp(field.type):
+            moments = pa.array(columns[field.name], pa.int64())
+            arrays.append(moments.cast(pa.timestamp("us", field.type.tz)).cast(field.type))
+        elif field.name in DOCUMENTS:
+            arrays.append(pa.array(_documents(columns[field.name], field.type), field.type))
+        else:
+            arrays.append(pa.array(columns[field.name], field.type))
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def _documents(cells: Any, kind: pa.DataType) -> list[Any]:
+    write = writer(kind)
+    if write is bson.encode:
+        return list(cells)
+    return [None if cell is None else write(bson.decode(cell)) for cell in cells]

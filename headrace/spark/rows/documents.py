@@ -17,8 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from headrace.spark.rows.arrow_schema import arrow_schema
-from headrace.spark.rows.events import REST, SERVER, TYPED_COLUMNS
+from headrace.spark.rows.events import REST, SERVER, TYPED_COLUMNS, arrow_schema
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.rows.known_layouts import KnownLayouts
 from headrace.spark.rows.layout_columns import StructColumns

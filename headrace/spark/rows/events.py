@@ -10,7 +10,13 @@ Rows that are not MongoDB events have their own operation types: `snapshotBegin`
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
 
 SCHEMA: Final = (
     "token STRING NOT NULL, clusterTime TIMESTAMP, clusterTimeIncrement BIGINT, operationType STRING, "
@@ -55,3 +61,12 @@ TYPED_COLUMNS: Final = ("fullDocument", "fullDocumentBeforeChange")
 """The columns that are structs with `documents = columns`; each also has a column with the suffix `REST`."""
 REST: Final = "Rest"
 SERVER: Final = "server"
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark expects of batches with this schema."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # PySpark 4.1 assumes UTC; 4.3 requires the argument.
+    timezone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **timezone)

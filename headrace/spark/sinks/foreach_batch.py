@@ -13,6 +13,7 @@ Each of several sinks stores its own position. If one has committed a batch and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,10 +22,12 @@ from typing import TYPE_CHECKING, Final
 
 from headrace import limits
 from headrace.durable_files import replace_file
+from headrace.spark.rows.events import SERVER, SNAPSHOT_BEGIN, Row
 from headrace.spark.session.active_batches import ACTIVE
-from headrace.spark.sinks.beginning import check_beginning
 from headrace.spark.sinks.contract import BatchReport, FrameSink, MicroBatch, Sink, take_rows
-from headrace.spark.sinks.query_id import query_id
+from headrace.spark.sinks.history_sink import HistorySink
+from headrace.spark.sinks.mirror_sink import MirrorSink
+from headrace.spark.sinks.mongodb_sink import PerCollectionSink
 from headrace.spark.tables.progress import Progress, Sieve
 
 if TYPE_CHECKING:
@@ -152,3 +155,67 @@ class OnceSink:
     def _note(self, progress: Progress) -> None:
         self._notes.parent.mkdir(parents=True, exist_ok=True)
         replace_file(self._notes, lambda path: path.write_text(progress.text()))
+
+
+class CheckpointUnnamed(RuntimeError):
+    """Spark Connect is used, and the checkpoint was not named."""
+
+
+def query_id(frame: DataFrame, checkpoint: str | None) -> str:
+    """Return Spark's id of the checkpoint of the query whose batch `frame` is.
+
+    In `foreachBatch` it is a local property of Spark's context. Through Spark Connect the function runs in a process
+    that gets only rows and a number, so the id is read from `checkpoint`, the query's checkpointLocation. Raise
+    CheckpointUnnamed.
+    """
+    if checkpoint is not None:
+        # Spark writes this file before the first batch. Spark reads it, because only Spark may reach the checkpoint's
+        # storage.
+        (line,) = frame.sparkSession.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
+        identifier: str = json.loads(line.value)["id"]
+        return identifier
+    if "connect" in type(frame).__module__:
+        raise CheckpointUnnamed(
+            "Spark Connect does not tell a batch which query it is of, and a sink must know: "
+            "for_each_batch(..., checkpoint=the query's checkpointLocation)"
+        )
+    return frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+
+
+_BEGINNINGS: Final = frozenset({SNAPSHOT_BEGIN, "create"})
+
+
+class NoBeginning(ValueError):
+    """A new table of state would get events, but not the documents that existed before them."""
+
+
+def check_beginning(sink: Sink, batch: MicroBatch) -> None:
+    """Raise NoBeginning if a table of state has no rows, and the batch begins with neither snapshot nor creation.
+
+    For a program without a job file: the start checks of a job ask the server (`jobs/collection_checks.py`).
+    """
+    if not isinstance(sink, HistorySink | MirrorSink | PerCollectionSink) or sink.owner is not None:
+        return
+    each = isinstance(sink, PerCollectionSink)
+    if not each and SERVER not in batch.table.column_names and sink.position().token:
+        return  # the table has rows, so no row has to be checked
+    first: dict[tuple[str | None, ...], Row] = {}
+    for row in batch.rows():
+        if not each or row.collection:
+            first.setdefault((row.database, row.collection) if each else (row.server,), row)
+    for row in first.values():
+        if row.operationType not in _BEGINNINGS and not _reached(sink, row):
+            raise NoBeginning(
+                f"the first row for {row.database}.{row.collection} is an event, {row.operationType!r}: documents of "
+                "before it would be missing; read the source with startingPosition 'snapshot', or with "
+                "showExpandedEvents from before the collection's creation"
+            )
+
+
+def _reached(sink: HistorySink | MirrorSink | PerCollectionSink, row: Row) -> str:
+    """Return the token that the table of the row has reached; empty for a new table."""
+    if isinstance(sink, PerCollectionSink):
+        assert row.database
+        assert row.collection
+        return sink.reached((row.database, row.collection))
+    return sink.table.position().of_server(row.server).token

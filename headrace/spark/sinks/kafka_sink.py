@@ -21,7 +21,7 @@ from headrace.spark.rows.events import SNAPSHOT_KINDS
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.sinks.kafka_options import KafkaOptions, kafka_options
 from headrace.spark.sinks.kafka_records import SCHEMA, encoder
-from headrace.spark.tables.drop_policy import check_not_gone, checked_policy
+from headrace.spark.tables.position import check_not_gone, checked_policy
 from headrace.spark.tables.progress import Progress, Sieve
 from headrace.spark.tables.table_owner import TableOwner, check_owner
 

@@ -17,15 +17,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from headrace.spark.rows.arrow_schema import arrow_schema
-from headrace.spark.rows.events import SERVER
+from headrace.spark.rows.events import SERVER, arrow_schema
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, take_rows
 from headrace.spark.sinks.stage_files import stage_encoded
 from headrace.spark.sinks.table_sink import TableSink
 from headrace.spark.tables.batch_stats import BatchStats, batch_stats, progress_after, without_seen_events
-from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
+from headrace.spark.tables.delta_log import DeltaLog
 from headrace.spark.tables.event_log import EventLog, NotingLog, SharedLog
 from headrace.spark.tables.parquet_log import ParquetLog
+from headrace.spark.tables.position import CollectionGone, checked_policy
 from headrace.spark.tables.progress import Progress, Sieve, may_be_present
 from headrace.spark.tables.staged_files import (
     StagedBatch,
@@ -33,7 +33,7 @@ from headrace.spark.tables.staged_files import (
     remove_files,
     staged_prefix,
 )
-from headrace.spark.tables.typed.table_schema import rest_count_of
+from headrace.spark.tables.typed.table_schema import TypedOptions, rest_count_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,3 +152,21 @@ def parquet_sink(path: str | Path, *, policy: str = "follow", writers: str = "ta
     """Return the sink `parquet`, whose files are in `path`; its first batch creates them. For `writers` see
     `checked_writers`."""
     return LogSink(ParquetLog(path), policy, shared=checked_writers(writers) == "tasks")
+
+
+def changes_sink(
+    path: str | Path, *, policy: str = "follow", writers: str = "tasks", typed: TypedOptions | None = None,
+    table: str = "", using: str = "",
+) -> LogSink:  # fmt: skip
+    """Return the sink `changes`, whose Delta table is at `path`. For `writers` see `checked_writers`.
+
+    The table has every event once, and the first batch creates it. `ORDER BY token` gives the order in which the events
+    happened. A `table` of one of Spark's catalogs, in the format `using` (`tables/catalog/`), is written by the driver;
+    `path` is then empty.
+    """
+    if "." in table:
+        from headrace.spark.session import get_session
+        from headrace.spark.tables.catalog.catalog_kinds import CatalogLog
+
+        return LogSink(CatalogLog(table, get_session, using), policy, shared=False)
+    return LogSink(DeltaLog(path, typed), policy, shared=checked_writers(writers) == "tasks")

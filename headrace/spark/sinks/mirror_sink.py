@@ -1,4 +1,4 @@
-"""`mirror`: a table equal to the collection, in Delta (in buckets when large), Parquet, or one of Spark's catalogs.
+"""`mirror` and `sql`: a table equal to the collection, in Delta, Parquet, one of Spark's catalogs, or a database.
 
 Rows are folded into the final state of each document (`tables/fold.py`) and committed together with the position.
 
@@ -14,15 +14,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from headrace.spark.errors import OptionError
+from headrace.spark.mongodb.connection_strings import referred
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.tokens import TIME_END
 from headrace.spark.sinks.fold_tasks import MirrorFold
 from headrace.spark.sinks.folding_sink import FoldingSink
 from headrace.spark.sinks.log_sink import checked_writers
 from headrace.spark.tables.delta_mirror import DeltaMirror
-from headrace.spark.tables.drop_policy import check_not_gone
 from headrace.spark.tables.fold import MirrorState, fold_servers, server_keys_to_read
 from headrace.spark.tables.mirror_table import MirrorTable, open_mirror_table
+from headrace.spark.tables.position import check_not_gone
+from headrace.spark.tables.sql.sql_mirror import SqlMirror
 from headrace.spark.tables.typed.table_schema import TypedOptions
 
 _UNBOUNDED: Final = 1 << 62
@@ -95,3 +98,15 @@ def _pieces(rows: list[Row], rows_max: int) -> Iterator[list[Row]]:
             end += 1
         yield rows[start:end]
         start = end
+
+
+def sql_sink(uri: str, table: str, *, policy: str = "follow") -> MirrorSink:
+    """Return the sink `sql`, whose table is in the database at `uri`, an SQLAlchemy URL; the first batch creates it.
+
+    Why SQLAlchemy: rows and position must be one transaction, with upserts and deletes by key. Spark's JDBC writer only
+    appends, in a transaction per task.
+    """
+    try:
+        return MirrorSink(SqlMirror(referred(uri), table), policy)
+    except ImportError as error:
+        raise OptionError(f"the sink 'sql' needs SQLAlchemy: pip install 'headrace[sql]' ({error})") from None

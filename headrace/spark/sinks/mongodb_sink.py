@@ -28,9 +28,9 @@ from headrace.spark.rows.events import INVALIDATING, Row
 from headrace.spark.rows.extjson import loads
 from headrace.spark.sinks.contract import BatchReport, LastBatch, MicroBatch
 from headrace.spark.sinks.mirror_sink import MirrorSink
-from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror
+from headrace.spark.tables.position import CollectionGone, checked_policy
 from headrace.spark.tables.table_owner import TableOwner, check_owner
 
 

@@ -35,7 +35,7 @@ from headrace.spark.sinks.typed_options import TYPED_OPTIONS, schema_file, typed
 from headrace.spark.tables.checked_paths import LocationError
 from headrace.spark.tables.table_location import TableLocation, is_url, local_folder, location_of, resolved_path
 from headrace.spark.tables.typed.table_schema import INFER
-from headrace.spark.upkeep.upkeep_options import UpkeepOptions
+from headrace.spark.upkeep.delta_upkeep import UpkeepOptions
 
 _SQL_SCHEME: Final = re.compile(r"[a-z]\w*(\+\w+)?")
 
@@ -85,7 +85,7 @@ _KEEPING: Final = ("changes", "history")
 _USING: Final = ("delta", "iceberg")
 """The formats in which a table of a catalog is created."""
 KINDS: Final[dict[str, SinkKind]] = {
-    "changes": SinkKind("changes_sink:changes_sink", Changes, "path", folds=False),
+    "changes": SinkKind("log_sink:changes_sink", Changes, "path", folds=False),
     "documents": SinkKind("documents_sink:documents_sink", Documents, "path", folds=False, takes="documents"),
     "history": SinkKind("history_sink:HistorySink", History, "path"),
     "kafka": SinkKind("kafka_sink:kafka_sink", Kafka, "topic", folds=False),
@@ -93,7 +93,7 @@ KINDS: Final[dict[str, SinkKind]] = {
     "mongodb": SinkKind("mongodb_sink:mongodb_sink", MongoDB, "uri"),
     "own": SinkKind("", Own, "factory", folds=False, takes="both"),
     "parquet": SinkKind("log_sink:parquet_sink", Parquet, "path", folds=False),
-    "sql": SinkKind("sql_sink:sql_sink", Sql, "uri"),
+    "sql": SinkKind("mirror_sink:sql_sink", Sql, "uri"),
 }
 _NOT_PASSED: Final = TYPED_OPTIONS | {"omit"}
 """Options that are not passed to the maker."""

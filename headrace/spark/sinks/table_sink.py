@@ -1,24 +1,28 @@
 """The base of the sinks that fill one table: its owner, its position, and who reads and writes the rows of a batch.
 
 Where tasks can write the table's files, the rows of a large batch are not collected to the driver. They are first in
-files in the table's folder: the tasks that read the source wrote them (`tables/staged_rows.py`), if the job does
+files in the table's folder: the tasks that read the source wrote them (`tables/staged_files.py`), if the job does
 nothing else with the rows, otherwise tasks of the sink (`stage_files.py`). The driver applies all other batches.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.clock import SystemClock
 from headrace.spark.masks.mask import Mask
-from headrace.spark.rows.arrow_schema import arrow_schema
-from headrace.spark.rows.events import SERVER
+from headrace.spark.rows.events import SERVER, arrow_schema
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
-from headrace.spark.sinks.fetched_rows import were_fetched
 from headrace.spark.sinks.stage_files import stage
-from headrace.spark.tables.staged_files import StagedBatch, merged_batches, staged_prefix, without_seen_files
-from headrace.spark.tables.staged_rows import staged_batches
+from headrace.spark.tables.staged_files import (
+    StagedBatch,
+    merged_batches,
+    staged_batches,
+    staged_prefix,
+    without_seen_files,
+)
 from headrace.spark.tables.table_owner import TableOwner, check_owner
 
 if TYPE_CHECKING:
@@ -111,3 +115,31 @@ class TableSink:
             number, staged.seen_count, event_count, token, staged.stats.first_event_ms, SystemClock().now_ms(),
             rest_count,
         )  # fmt: skip
+
+
+_LOG: Final = logging.getLogger(__name__)
+_SOURCE: Final = "DataSourceRDD"
+_DEPTH_MAX: Final = 8
+
+
+def were_fetched(frame: DataFrame) -> bool:
+    """Whether all rows of a micro-batch's frame were read while the batch was planned (`source/prefetch.py`).
+
+    Collecting such rows starts no Python worker; writing them in tasks would. The check uses internal names of Spark.
+    If these differ, the answer is no, and tasks write the batch.
+    """
+    from py4j.protocol import Py4JError
+
+    try:
+        rdd: Any = frame._jdf.queryExecution().logical().rdd()
+        for _ in range(_DEPTH_MAX):
+            if rdd.getClass().getSimpleName() == _SOURCE:
+                partitions = rdd.partitions()
+                return len(partitions) == 1 and bool(partitions[0].inputPartition().get().blockId().isDefined())
+            parents = rdd.dependencies()
+            if parents.size() != 1:
+                return False
+            rdd = parents.head().rdd()
+    except (AttributeError, Py4JError, TypeError) as error:
+        _LOG.debug("Spark does not say whether a batch was fetched: %s", error)
+    return False

@@ -18,8 +18,8 @@ from headrace.spark.mongodb.batch_limits import BatchLimits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.server_history import check_history
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
-from headrace.spark.rows.arrow_schema import arrow_schema
 from headrace.spark.rows.documents import Shaper
+from headrace.spark.rows.events import arrow_schema
 from headrace.spark.rows.not_held import MARKED, refuse_marked
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.admission import Admission
@@ -48,7 +48,7 @@ class _PartitionReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if self.options.stage_into and TaskContext.get():
-            from headrace.spark.tables.staged_rows import batch_prefix, staged_row
+            from headrace.spark.tables.staged_files import batch_prefix, staged_row
 
             if prefix := batch_prefix(self._schema.names):
                 schema = arrow_schema(self._schema)

@@ -19,12 +19,15 @@ from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.columns.infer import with_growth
 from headrace.spark.rows.events import SERVER
-from headrace.spark.tables.delta_commits import byte_count, commit_properties, join_files, newest_commit
 from headrace.spark.tables.delta_files import (
     FileWriter,
     OpenDeltaTable,
     StoredFile,
+    byte_count,
+    commit_properties,
     is_plain,
+    join_files,
+    newest_commit,
     read_file,
     stored_files,
 )

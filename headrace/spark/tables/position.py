@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from typing import Any, Final, Self
+
+from headrace.spark.rows.events import INVALIDATING, Row
 
 STATE_KEY: Final = "headrace"
 """The key of the position in a commit's metadata."""
@@ -63,3 +65,30 @@ class TablePosition:
         # JSON has lists for tuples.
         tuples = {name: tuple(map(tuple, value)) for name, value in given.items() if isinstance(value, list)}
         return cls(**given | tuples | {"servers": servers})
+
+
+POLICIES: Final = ("fail", "follow", "keep")
+"""`fail`: stop before writing anything of the batch. `follow`: do as the collection did. `keep`: keep the rows."""
+
+
+class CollectionGone(RuntimeError):
+    """The collection was dropped or renamed, and the policy is `fail`. Nothing of the batch was written."""
+
+    @classmethod
+    def by(cls, row: Row) -> Self:
+        """Return the error for a row that is a drop, a rename or an invalidate."""
+        return cls(f"{row.operationType} of {row.database}.{row.collection} at {row.token}")
+
+
+def check_not_gone(rows: Iterable[Row], position: TablePosition) -> None:
+    """Raise CollectionGone if a row after the position is a drop, a rename or an invalidate."""
+    for row in rows:
+        if row.operationType in INVALIDATING and row.token > position.of_server(row.server).token:
+            raise CollectionGone.by(row)
+
+
+def checked_policy(policy: str) -> str:
+    """Return `policy`; raise ValueError if it is unknown."""
+    if policy not in POLICIES:
+        raise ValueError(f"the policy for a drop or a rename is one of {', '.join(POLICIES)}, not {policy!r}")
+    return policy

@@ -2,6 +2,10 @@
 
 Each task returns statistics of its file. A file that is never committed is garbage. It is named after its batch, so the
 repeated batch can remove it, and no two attempts write the same file.
+
+A worker may write its rows while it reads them from the source. Spark then gets one row for each file (`STAGED`), which
+has the source's columns and an operation type that no event has. So the rows pass neither through Spark's JVM nor
+through a second worker.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -24,7 +28,7 @@ from headrace.spark.tables.batch_stats import (
 )
 from headrace.spark.tables.document_codec import EncodedRows
 from headrace.spark.tables.slots import Slots
-from headrace.spark.tables.table_location import TableLocation
+from headrace.spark.tables.table_location import TableLocation, location_of
 from headrace.spark.tables.typed.table_schema import SchemaChange
 from headrace.spark.tables.written_file import OpenFile, WrittenFile
 
@@ -223,3 +227,45 @@ def remove_files(location: TableLocation, prefix: str, *, but: Sequence[WrittenF
     for name in location.names():
         if name.startswith(prefix) and name.endswith(".parquet") and name not in committed:
             location.remove_file(name)
+
+
+STAGED: Final = "headraceStaged"
+_NEEDED: Final = frozenset({"token", "operationType", "other"})
+
+
+def batch_prefix(columns: Iterable[str]) -> str:
+    """Return the prefix of the files of this task's micro-batch; empty if rows cannot be staged.
+
+    Rows cannot be staged outside a task of a query (where a small batch is planned), or without the needed columns.
+    """
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    query = task.getLocalProperty("sql.streaming.queryId") if task else None
+    batch = task.getLocalProperty("streaming.sql.batchId") if task else None
+    if not query or not batch or not set(columns) >= _NEEDED:
+        return ""
+    return staged_prefix(query, int(batch))
+
+
+def staged_row(
+    batches: Iterable[pa.RecordBatch], folder: str, prefix: str, schema: pa.Schema, slots: str = ""
+) -> pa.RecordBatch:
+    """Write the rows to a file in the folder. Return a batch with the one row that names the file. Raise
+    FilesNotShared."""
+    staged = write_staged(batches, location_of(folder), prefix, schema, slots=Slots.of(slots))
+    row: dict[str, Any] = {"token": staged.stats.last, "operationType": STAGED, "other": staged.text()}
+    return pa.RecordBatch.from_pylist([row], schema=schema)
+
+
+def staged_batches(table: pa.Table, prefix: str) -> list[StagedBatch] | None:
+    """Return the files that the rows of a micro-batch name; None if the rows were not staged."""
+    if not table.num_rows or not set(table.column_names) >= _NEEDED:
+        return None
+    if set(table.column("operationType").to_pylist()) != {STAGED}:
+        return None
+    batches = [StagedBatch.of(text) for text in table.column("other").to_pylist()]
+    foreign = [file.name for batch in batches for file in batch.files if not file.name.startswith(prefix)]
+    if foreign:
+        raise ValueError(f"{foreign[0]} is no file of this micro-batch")
+    return batches

@@ -156,8 +156,7 @@ def _contents(path: str, version: int) -> ArchiveContents:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from headrace.spark.tables.delta_commits import committed_progress
-    from headrace.spark.tables.delta_files import files_between
+    from headrace.spark.tables.delta_files import committed_progress, files_between
     from headrace.spark.tables.table_location import location_of
 
     location = location_of(path)

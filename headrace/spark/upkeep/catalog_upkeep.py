@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.clock import SystemClock
 from headrace.spark.tables.catalog.catalog_table import CatalogTable
 from headrace.spark.tables.position import TablePosition
-from headrace.spark.upkeep.delta_upkeep import UpkeepReport
-from headrace.spark.upkeep.upkeep_options import UpkeepOptions
+from headrace.spark.upkeep.delta_upkeep import UpkeepOptions, UpkeepReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,22 +11,21 @@ batch per second the folder would get 86,400 files a day, and listing them a sec
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.fs as pa_fs
 from deltalake import CommitProperties, DeltaTable
 
 from headrace import limits
 from headrace.clock import SystemClock
-from headrace.spark.tables.delta_commits import join_files, newest_commit
-from headrace.spark.tables.delta_files import OpenDeltaTable
+from headrace.spark.tables.delta_files import OpenDeltaTable, join_files, newest_commit
 from headrace.spark.tables.position import STATE_KEY, NotAMirror
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_location import TableLocation
-from headrace.spark.upkeep.log_files import cut_of, remove_log_before
-from headrace.spark.upkeep.upkeep_options import UpkeepOptions
 
 _STATISTICS: Final = {
     "changes": ("token", "clusterTime"),
@@ -235,3 +234,47 @@ def _least(table: DeltaTable, column: str) -> list[str]:
     flat = pa.table(table.get_add_actions(flatten=True))
     name = f"min.{column}"
     return [value for value in flat[name].to_pylist() if value] if name in flat.column_names else []
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepOptions:
+    """See `[sink.upkeep]` (`sinks/sink_model.py`). `keep_seconds` is None if rows stay forever."""
+
+    every_seconds: int = 600
+    target_bytes: int = 128_000_000
+    retain_seconds: int = 86_400
+    commits: int = 2000
+    keep_seconds: int | None = None
+
+
+LOG_FOLDER: Final = "_delta_log"
+_VERSION: Final = re.compile(r"(\d{20})\.(.+)")
+
+
+def cut_of(location: TableLocation, oldest: int, time_s: int) -> int | None:
+    """Return the version before which the log can be removed; None if nothing can be.
+
+    It is the last version with a checkpoint that is not after `oldest`, or that was made before `time_s`. Every later
+    read begins with that checkpoint.
+    """
+    checkpoints = {}
+    for info in _log(location):
+        matched = _VERSION.fullmatch(info.base_name)
+        if matched and matched[2] == "checkpoint.parquet":
+            checkpoints[int(matched[1])] = info.mtime.timestamp() if info.mtime else float("inf")
+    cuts = [version for version, made in checkpoints.items() if version <= oldest or made < time_s]
+    return max(cuts, default=None)
+
+
+def remove_log_before(location: TableLocation, cut: int) -> int:
+    """Remove the log of all versions before `cut`, oldest first. Return the number of files."""
+    names = sorted(info.base_name for info in _log(location))
+    old = [name for name in names if (matched := _VERSION.fullmatch(name)) and int(matched[1]) < cut]
+    for name in old:
+        location.remove_file(f"{LOG_FOLDER}/{name}")
+    return len(old)
+
+
+def _log(location: TableLocation) -> list[pa_fs.FileInfo]:
+    infos: list[pa_fs.FileInfo] = location.files.get_file_info(pa_fs.FileSelector(LOG_FOLDER, allow_not_found=True))
+    return infos

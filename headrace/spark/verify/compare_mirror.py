@@ -16,9 +16,8 @@ from typing import Any, Final, Protocol
 
 from headrace import limits
 from headrace.spark.masks.mask import Mask
-from headrace.spark.mongodb.mongodb_stream import MongoDBStream, position_before
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, description_option, position_before
 from headrace.spark.mongodb.source_options import SourceOptions
-from headrace.spark.mongodb.update_descriptions import description_option
 from headrace.spark.rows.events import DOCUMENT_OPERATIONS, INVALIDATING, Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity

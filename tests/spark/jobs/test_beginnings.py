@@ -20,13 +20,11 @@ from headrace.spark.jobs.job_record import read_record, write_record
 from headrace.spark.jobs.runner import reset_job
 from headrace.spark.jobs.start_checks import begin, check_job, problems
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, Row
-from headrace.spark.sinks.beginning import NoBeginning
 from headrace.spark.sinks.contract import Sink
-from headrace.spark.sinks.foreach_batch import for_each_batch
+from headrace.spark.sinks.foreach_batch import NoBeginning, for_each_batch
 from headrace.spark.sinks.history_sink import HistorySink
-from headrace.spark.sinks.mirror_sink import mirror_sink
+from headrace.spark.sinks.mirror_sink import mirror_sink, sql_sink
 from headrace.spark.sinks.mongodb_sink import mongodb_sink
-from headrace.spark.sinks.sql_sink import sql_sink
 from headrace.spark.tables.table_owner import NotOurTable
 from tests.spark.jobs.test_start_checks import SINKS, insert, job_of, ran
 from tests.spark.support.generated_changes import table_of, token_at

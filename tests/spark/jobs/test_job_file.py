@@ -277,7 +277,7 @@ def test_who_looks_whether_a_job_runs_keeps_it_from_nothing(tmp_path: Path, monk
 
 
 def test_a_custom_sink_is_a_function_that_can_be_imported(tmp_path: Path) -> None:
-    custom = '[[sink]]\nkind = "own"\nfactory = "headrace.spark.sinks.changes_sink:changes_sink"\npath = "x"'
+    custom = '[[sink]]\nkind = "own"\nfactory = "headrace.spark.sinks.log_sink:changes_sink"\npath = "x"'
     sink = job_of(GIVEN + custom, tmp_path).sinks[-1]
     assert sink.open() and not sink.folds
     with pytest.raises(SinkError, match="can be imported"):

@@ -21,7 +21,7 @@ from pymongo.database import Database
 
 import headrace
 from headrace.spark.mirror import BatchReport, Mirror, catch_up, follow
-from headrace.spark.mongodb.update_descriptions import description_option
+from headrace.spark.mongodb.mongodb_stream import description_option
 from headrace.spark.verify.compare_mirror import compare
 from tests.spark.support.processes import children
 
@@ -105,7 +105,7 @@ def test_fields_that_an_update_moves_are_where_the_collection_has_them(
 def test_however_updates_are_described_the_table_is_the_collection(
     spark: SparkSession, uri: str, database: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
-    monkeypatch.setattr("headrace.spark.mongodb.update_descriptions._DESCRIPTION_OPTIONS", (option,))
+    monkeypatch.setattr("headrace.spark.mongodb.mongodb_stream._DESCRIPTION_OPTIONS", (option,))
     assert description_option(uri, database.name, "c") == {option: "true"}
     mirror = mirror_of(uri, database, tmp_path)
     for seed in (20, 21):

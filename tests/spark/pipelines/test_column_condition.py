@@ -11,7 +11,7 @@ from hypothesis import given
 
 from headrace.query.match import parse_filter
 from headrace.spark.pipelines import row_events
-from headrace.spark.pipelines.column_condition import column_condition
+from headrace.spark.pipelines.plan import column_condition
 from headrace.spark.pipelines.program import canonical
 from headrace.spark.rows.extjson import dumps
 from headrace.values import bson

@@ -19,8 +19,8 @@ from headrace.spark.jobs.job_file import parse_job
 from headrace.spark.jobs.runner import run_job
 from headrace.spark.mirror import Mirror, catch_up
 from headrace.spark.session import ConnectRefused, get_session
-from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.foreach_batch import for_each_batch
+from headrace.spark.sinks.log_sink import changes_sink
 
 
 def pipelines(events: DataFrame) -> dict[str, Any]:

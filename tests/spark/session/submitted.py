@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from headrace.spark import pipeline
 from headrace.spark.session import get_session
-from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.foreach_batch import for_each_batch
+from headrace.spark.sinks.log_sink import changes_sink
 
 SERVERS_ALONE = {"lmdb", "uvloop", "headrace.server", "headrace.store", "deltalake"}
 

@@ -12,13 +12,13 @@ import pytest
 from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.collections_sink import CollectionsSink, rows_by_collection
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink
 from headrace.spark.sinks.history_sink import HistorySink
+from headrace.spark.sinks.log_sink import changes_sink
 from headrace.spark.sinks.mirror_sink import mirror_sink
-from headrace.spark.tables.drop_policy import CollectionGone
 from headrace.spark.tables.mirror_table import stored_rows
+from headrace.spark.tables.position import CollectionGone
 from headrace.spark.tables.table_owner import NotOurTable, TableOwner
 
 COLUMNS = (

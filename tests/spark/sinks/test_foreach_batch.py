@@ -14,8 +14,8 @@ import pytest
 
 from headrace.spark.errors import error_line
 from headrace.spark.session.active_batches import ActiveBatches, QueryStopping
+from headrace.spark.sinks.folding_sink import paused_collector
 from headrace.spark.sinks.foreach_batch import BatchTooLarge, for_each_batch
-from headrace.spark.sinks.paused_collector import paused_collector
 
 PROGRAM = """
 import threading

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.spark.rows.events import Row
-from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.contract import MicroBatch, SeveralServers
-from headrace.spark.sinks.log_sink import LogSink, parquet_sink
+from headrace.spark.sinks.log_sink import LogSink, changes_sink, parquet_sink
 from headrace.spark.sinks.mongodb_sink import mongodb_sink
 from tests.spark.sinks.test_sinks import STEPS
 from tests.spark.support.crashes import Crash, crashing

@@ -16,7 +16,7 @@ import pytest
 
 from headrace.spark.sinks.file_values import FileError
 from headrace.spark.sinks.sink_options import SinkError, parse_sink
-from headrace.spark.upkeep.upkeep_options import UpkeepOptions
+from headrace.spark.upkeep.delta_upkeep import UpkeepOptions
 from tests.spark.support.other_pyspark import cache, environment_with_pyspark
 
 # By format a PySpark, and the jars for it.

@@ -15,18 +15,23 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.file_values import FileError
 from headrace.spark.sinks.foreach_batch import for_each_batch
-from headrace.spark.sinks.log_sink import LogSink, parquet_sink
+from headrace.spark.sinks.log_sink import LogSink, changes_sink, parquet_sink
 from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.tables.delta_files import files_between
 from headrace.spark.tables.delta_log import DeltaLog
-from headrace.spark.tables.drop_policy import CollectionGone
 from headrace.spark.tables.event_log import SharedLog
-from headrace.spark.tables.staged_files import FilesNotShared, StagedBatch, StagingWriter, staged_prefix
-from headrace.spark.tables.staged_rows import staged_batches, staged_row
+from headrace.spark.tables.position import CollectionGone
+from headrace.spark.tables.staged_files import (
+    FilesNotShared,
+    StagedBatch,
+    StagingWriter,
+    staged_batches,
+    staged_prefix,
+    staged_row,
+)
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.typed.table_schema import TypedOptions
 from tests.spark.support.generated_changes import MOMENT, SCHEMA, GeneratedChanges, batches, table_of, token_at

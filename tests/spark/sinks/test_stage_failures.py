@@ -16,8 +16,8 @@ from headrace.spark.pipelines.evaluate import FAILED, DocumentReader, FilterDocu
 from headrace.spark.pipelines.program import Program
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
+from headrace.spark.sinks.log_sink import changes_sink
 from headrace.spark.tables.dead_letters import REFUSED, DeadLetters, DeadLettersFull
 from headrace.spark.tables.progress import Progress
 from tests.spark.support.generated_changes import table_of, token_at

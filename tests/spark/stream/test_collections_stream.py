@@ -13,8 +13,7 @@ from pymongo.errors import OperationFailure
 from pyspark.sql.types import StringType, StructField, StructType
 
 import headrace
-from headrace.spark.mongodb.mongodb_stream import MongoDBStream
-from headrace.spark.mongodb.update_descriptions import description_option
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, description_option
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.collections_sink import rows_by_collection

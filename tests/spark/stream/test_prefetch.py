@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAv
 from pyspark.sql.types import StringType, StructField, StructType
 
 from headrace import limits
-from headrace.spark.sinks.fetched_rows import were_fetched
+from headrace.spark.sinks.table_sink import were_fetched
 from headrace.spark.source.admission import HAS_ADMISSION_CONTROL
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.prefetch import PrefetchingReader

@@ -16,9 +16,8 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
 from headrace.spark.rows import events
 from headrace.spark.rows.tokens import Token
-from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.contract import MicroBatch
-from headrace.spark.sinks.log_sink import LogSink
+from headrace.spark.sinks.log_sink import LogSink, changes_sink
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import BatchReader, StreamReader
 from headrace.spark.stream.server_stream import Offset

@@ -10,7 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from headrace.spark.tables.staged_rows import staged_row
+from headrace.spark.tables.staged_files import staged_row
 
 
 class LocalFrame:

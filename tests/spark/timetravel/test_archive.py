@@ -16,7 +16,7 @@ from headrace.spark.mongodb.event_ranges import read_range
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.source_options import StreamPosition
 from headrace.spark.rows.tokens import Token
-from headrace.spark.sinks.changes_sink import changes_sink
+from headrace.spark.sinks.log_sink import changes_sink
 from headrace.spark.source.options import parse_options
 from headrace.spark.stream.server_stream import Offset
 from headrace.spark.timetravel import archive as archive_module

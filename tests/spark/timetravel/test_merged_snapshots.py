@@ -25,8 +25,8 @@ from headrace.spark.mongodb.mongodb_stream import PositionLost
 from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.contract import MicroBatch
+from headrace.spark.sinks.log_sink import changes_sink
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import BatchReader, StreamReader
 from headrace.spark.stream.server_stream import Offset

@@ -12,9 +12,8 @@ from pymongo.database import Database
 
 from headrace import limits
 from headrace.spark.mongodb.batch_limits import BatchLimits
-from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, description_option
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
-from headrace.spark.mongodb.update_descriptions import description_option
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.stream.read_ahead import read_ahead

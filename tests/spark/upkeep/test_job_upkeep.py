@@ -13,10 +13,10 @@ from deltalake import DeltaTable
 from headrace.spark.jobs.job_file import Job, parse_job
 from headrace.spark.jobs.job_upkeep import JobUpkeep, upkeep_by_hand
 from headrace.spark.jobs.runner import JobRunning, job_lock
-from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.file_values import FileError
+from headrace.spark.sinks.log_sink import changes_sink
 from headrace.spark.sinks.sink_options import SinkError, parse_sink
-from headrace.spark.upkeep.upkeep_options import UpkeepOptions
+from headrace.spark.upkeep.delta_upkeep import UpkeepOptions
 from tests.spark.support.generated_changes import batches, generated_changes
 
 

@@ -15,8 +15,7 @@ import pyarrow as pa
 from bson import Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
-from headrace.spark.columns.column_names import column_name
-from headrace.spark.columns.column_types import SchemaError, parse_path
+from headrace.spark.columns.column_types import SchemaError, column_name, parse_path
 
 _FORMATS: Final = {"hour": "%Y-%m-%dT%H", "month": "%Y-%m"}
 _UNITS: Final = ("day", "hour", "month", "year")
