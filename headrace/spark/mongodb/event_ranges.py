@@ -11,9 +11,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import OperationFailure
+from pyspark.sql.datasource import InputPartition
 
 from headrace import limits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.tokens import Token
 from headrace.values.arrow import COLUMNS, EventRow, in_slice
 
@@ -23,6 +25,21 @@ if TYPE_CHECKING:
 ARROW_ROWS: Final = 10_000
 _WAIT_MS: Final = 1000
 _TOO_LARGE: Final = 10334
+
+
+class ReadPartition(InputPartition):
+    """A partition of a batch. A worker calls `read`; a kind of partition has that, or the `rows` of documents."""
+
+    def read(self, options: SourceOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, as batches of these columns of BSON.
+
+        Raise PositionLost, PastUnknown, ArchiveUnfit, SnapshotUnsettled or NoSnapshotRead.
+        """
+        return rows_batches(self.rows(options), columns)
+
+    def rows(self, options: SourceOptions) -> Iterable[EventRow]:
+        """Return the rows, with all columns."""
+        raise NotImplementedError
 
 
 def read_range(

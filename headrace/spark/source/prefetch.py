@@ -22,8 +22,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from headrace import limits
 from headrace.spark.source.admission import HAS_ADMISSION_CONTROL
 from headrace.spark.source.readers import StreamReader
-from headrace.spark.stream.collections_partitions import CollectionEvents
-from headrace.spark.stream.partitions import EventRange, SnapshotPartition
+from headrace.spark.stream.collections_partitions import CollectionEvents, SnapshotPieces
+from headrace.spark.stream.partitions import EventRange
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 
 if TYPE_CHECKING:
@@ -74,12 +74,13 @@ class PrefetchingReader(StreamReader, StreamReaderBase):
         first, last = partitions[0], partitions[-1]
         if isinstance(first, EventRange | CollectionEvents):
             return first.undivided() if all(isinstance(each, type(first)) for each in partitions) else None
-        if not (isinstance(first, SnapshotPartition) and isinstance(last, SnapshotPartition)):
+        if self.options.several or not (isinstance(first, SnapshotPieces) and isinstance(last, SnapshotPieces)):
             return None
-        chunk = Chunk(last.chunk.upto, first.chunk.after) if first.chunk and last.chunk else None
-        if chunk and not self._is_small(chunk, end):
+        (begin,), (end_piece,) = first.pieces, last.pieces
+        chunks = tuple(Chunk(end_piece.chunks[0].upto, chunk.after) for chunk in begin.chunks)
+        if chunks and not self._is_small(chunks[0], end):
             return None
-        return replace(first, chunk=chunk, last=last.last)
+        return SnapshotPieces((replace(begin, chunks=chunks, last=end_piece.last),))
 
     def _is_small(self, chunk: Chunk, end: Offset) -> bool:
         """Whether the chunk has few documents; only the last chunk, or a chunk of a limited batch, is counted."""

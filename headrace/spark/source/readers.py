@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from headrace.spark.errors import OptionError
 from headrace.spark.masks.masked_columns import masked_bson
 from headrace.spark.mongodb.batch_limits import BatchLimits
+from headrace.spark.mongodb.event_ranges import ReadPartition
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.server_history import check_history
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
@@ -23,12 +24,10 @@ from headrace.spark.rows.events import arrow_schema
 from headrace.spark.rows.not_held import MARKED, refuse_marked
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.admission import Admission
-from headrace.spark.stream.collections_partitions import CollectionEvents, CollectionSnapshots, read_collections
 from headrace.spark.stream.collections_stream import CollectionsStream
-from headrace.spark.stream.merged_rows import merged_past_partitions, read_merged
-from headrace.spark.stream.partitions import EventRange, MergedRanges, ServerPartition
+from headrace.spark.stream.merged_rows import MergedRanges, merged_past_partitions
+from headrace.spark.stream.partitions import EventRange, past_partitions
 from headrace.spark.stream.read_ahead import read_ahead
-from headrace.spark.stream.read_partition import past_partitions, read_partition
 from headrace.spark.stream.server_stream import Offset, ServerStream
 from headrace.spark.stream.server_streams import ServerStreams
 from headrace.spark.timetravel.archive import end_at, resolve
@@ -58,15 +57,9 @@ class _PartitionReader:
         return self._batches(partition)
 
     def _batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        shaper = Shaper(self._schema)
-        if isinstance(partition, MergedRanges | ServerPartition):
-            batches = read_merged(self.options, partition, shaper.columns)
-        elif isinstance(partition, CollectionEvents | CollectionSnapshots):
-            batches = read_collections(self.options, partition, shaper.columns)
-        else:
-            batches = read_partition(self.options, partition, shaper.columns)
-        mask = self.options.mask
-        for batch in batches:
+        assert isinstance(partition, ReadPartition)
+        shaper, mask = Shaper(self._schema), self.options.mask
+        for batch in partition.read(self.options, shaper.columns):
             shaped = shaper.shape(masked_bson(batch, mask) if mask else batch)
             self._refuse(shaped)
             yield shaped

@@ -1,21 +1,18 @@
-"""The partitions of a stream of several collections, and how a worker reads them."""
+"""The partitions of a stream of several collections, and of a snapshot, and how a worker reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import InputPartition
-
 from headrace.spark.mongodb.collection_selection import CollectionSelection, namespace_of, text_of
-from headrace.spark.mongodb.event_ranges import rows_batches
+from headrace.spark.mongodb.event_ranges import ReadPartition
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.events import DOCUMENT_OPERATIONS
 from headrace.spark.stream.collections_offset import CollectionsOffset, SnapshotPiece
 from headrace.spark.stream.event_marks import NAMES, rename_target
 from headrace.spark.stream.partitions import EventRange
-from headrace.spark.stream.read_partition import read_partition
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 from headrace.values.arrow import EventRow
 
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class CollectionEvents(InputPartition):
+class CollectionEvents(ReadPartition):
     """Events of the selected collections, without those of waiting collections and document events of skipped ones."""
 
     events: EventRange
@@ -34,14 +31,53 @@ class CollectionEvents(InputPartition):
 
     def undivided(self) -> CollectionEvents:
         """Return the same events in one partition."""
-        return replace(self, events=replace(self.events, slice=0, slices=1))
+        return replace(self, events=self.events.undivided())
+
+    def read(self, options: SourceOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        wanted = (*columns, *(name for name in NAMES if name not in columns))
+        return (self._selected(batch).select(list(columns)) for batch in self.events.read(options, wanted))
+
+    def _selected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that belong to the partition."""
+        import pyarrow as pa
+
+        # There are few kinds and many rows, so each kind is tested once.
+        kinds = zip(*(batch.column(name).to_pylist() for name in NAMES[:3]), strict=True)
+        known: dict[tuple[str | None, str | None, str | None], bool] = {}
+        flags = []
+        for number, kind in enumerate(kinds):
+            if kind[0] == "rename":
+                to = rename_target(batch.column("other")[number].as_py())
+                flags.append(self._wants(*kind) or (to is not None and self._wants("rename", *to)))
+                continue
+            if kind not in known:
+                known[kind] = self._wants(*kind)
+            flags.append(known[kind])
+        return batch if all(flags) else batch.filter(pa.array(flags, pa.bool_()))
+
+    def _wants(self, operation: str | None, database: str | None, collection: str | None) -> bool:
+        if database is None or collection is None:
+            return True
+        name = text_of((database, collection))
+        skipped = name in self.skipped and operation in DOCUMENT_OPERATIONS
+        return self.selection.matches((database, collection)) and name not in self.waiting and not skipped
 
 
 @dataclass(frozen=True, slots=True)
-class CollectionSnapshots(InputPartition):
+class SnapshotPieces(ReadPartition):
     """Pieces of snapshots in a batch, each in order."""
 
     pieces: tuple[SnapshotPiece, ...]
+
+    def rows(self, options: SourceOptions) -> Iterator[EventRow]:
+        for piece in self.pieces:
+            snapshot = snapshot_of(options, piece.name)
+            if piece.first:
+                yield snapshot.begin_row(piece.begun)
+            for chunk in piece.chunks:
+                yield from snapshot.read(Chunk(chunk.upto, chunk.after))
+            if piece.last:
+                yield snapshot.end_row(piece.begun)
 
 
 def event_partitions(
@@ -56,16 +92,14 @@ def event_partitions(
     return [CollectionEvents(events, start.selection, waiting, skipped) for events in ranges]
 
 
-def snapshot_partitions(
-    pieces: Sequence[SnapshotPiece], options: SourceOptions, rows: int
-) -> list[CollectionSnapshots]:
+def snapshot_partitions(pieces: Sequence[SnapshotPiece], options: SourceOptions, rows: int) -> list[SnapshotPieces]:
     """Return the partitions of a batch's snapshots: up to `options.partitions`.
 
     One task reads a piece that ends its snapshot, because the end must be later than all its rows.
     """
     units = [unit for piece in pieces for unit in _units(piece, options, rows)]
     count = min(len(units), options.partitions)
-    return [CollectionSnapshots(tuple(units[number::count])) for number in range(count)]
+    return [SnapshotPieces(tuple(units[number::count])) for number in range(count)]
 
 
 def _units(piece: SnapshotPiece, options: SourceOptions, rows: int) -> list[SnapshotPiece]:
@@ -80,53 +114,3 @@ def snapshot_of(options: SourceOptions, name: str) -> Snapshot:
     """Return the snapshot of the collection `database.collection`."""
     database, collection = namespace_of(name)
     return Snapshot(replace(options, database=database, collection=collection))
-
-
-def read_collections(
-    options: SourceOptions, part: CollectionEvents | CollectionSnapshots, columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a partition, as batches of these columns of BSON. Raise what `read_partition` raises."""
-    if isinstance(part, CollectionSnapshots):
-        return rows_batches(_snapshot_rows(options, part.pieces), columns)
-    wanted = (*columns, *(name for name in NAMES if name not in columns))
-    batches = read_partition(options, part.events, wanted)
-    return (_selected(batch, part).select(list(columns)) for batch in batches)
-
-
-def _snapshot_rows(options: SourceOptions, pieces: Iterable[SnapshotPiece]) -> Iterator[EventRow]:
-    for piece in pieces:
-        snapshot = snapshot_of(options, piece.name)
-        if piece.first:
-            yield snapshot.begin_row(piece.begun)
-        for chunk in piece.chunks:
-            yield from snapshot.read(Chunk(chunk.upto, chunk.after))
-        if piece.last:
-            yield snapshot.end_row(piece.begun)
-
-
-def _selected(batch: pa.RecordBatch, part: CollectionEvents) -> pa.RecordBatch:
-    """Return the rows that belong to the partition."""
-    import pyarrow as pa
-
-    # There are few kinds and many rows, so each kind is tested once.
-    kinds = zip(*(batch.column(name).to_pylist() for name in NAMES[:3]), strict=True)
-    known: dict[tuple[str | None, str | None, str | None], bool] = {}
-    flags = []
-    for number, kind in enumerate(kinds):
-        if kind[0] == "rename":
-            to = rename_target(batch.column("other")[number].as_py())
-            flags.append(_is_wanted(part, kind) or (to is not None and _is_wanted(part, ("rename", *to))))
-            continue
-        if kind not in known:
-            known[kind] = _is_wanted(part, kind)
-        flags.append(known[kind])
-    return batch if all(flags) else batch.filter(pa.array(flags, pa.bool_()))
-
-
-def _is_wanted(part: CollectionEvents, kind: tuple[str | None, str | None, str | None]) -> bool:
-    operation, database, collection = kind
-    if database is None or collection is None:
-        return True
-    name = text_of((database, collection))
-    skipped = name in part.skipped and operation in DOCUMENT_OPERATIONS
-    return part.selection.matches((database, collection)) and name not in part.waiting and not skipped

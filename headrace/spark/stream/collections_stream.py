@@ -23,10 +23,10 @@ from functools import cached_property
 from typing import Final
 
 from pymongo.errors import OperationFailure
-from pyspark.sql.datasource import InputPartition
 
 from headrace.spark.mongodb.collection_identity import left_names
 from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, namespace_of, text_of
+from headrace.spark.mongodb.event_ranges import ReadPartition
 from headrace.spark.mongodb.listed_collections import ListedCollections, list_collections, refusal
 from headrace.spark.mongodb.mongodb_stream import PositionLost, position_after
 from headrace.spark.mongodb.server_history import check_history
@@ -89,7 +89,7 @@ class CollectionsStream(ServerStream):
     def snapshot_offset(self) -> Offset:
         return replace(self._beginning(), initial=False).document()
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[ReadPartition]:
         check_history(self.options)
         before, after = CollectionsOffset.of(start), CollectionsOffset.of(end)
         rows = self.options.rows_max or CHUNK_ROWS

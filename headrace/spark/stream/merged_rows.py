@@ -1,4 +1,4 @@
-"""The rows of several servers, with the column `server`, as workers read them.
+"""The partitions of several servers, and how a worker reads their rows, with the column `server`.
 
 The events of one collection are merged in the order (cluster time, server, token).
 """
@@ -6,47 +6,56 @@ The events of one collection are merged in the order (cluster time, server, toke
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-from pyspark.sql.datasource import InputPartition
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headrace.spark.errors import OptionError
-from headrace.spark.mongodb.event_ranges import ARROW_ROWS
+from headrace.spark.mongodb.event_ranges import ARROW_ROWS, ReadPartition
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
 from headrace.spark.rows.events import SERVER
-from headrace.spark.stream.collections_partitions import CollectionEvents, CollectionSnapshots, read_collections
-from headrace.spark.stream.partitions import MergedRanges, ServerPartition
-from headrace.spark.stream.read_partition import past_partitions, read_partition
+from headrace.spark.stream.partitions import EventRange, past_partitions
 from headrace.spark.timetravel.archive import end_at
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def merged_past_partitions(options: SourceOptions) -> list[InputPartition]:
+@dataclass(frozen=True, slots=True)
+class MergedRanges(ReadPartition):
+    """A range of each server, in the order of the options; None for a server without a range."""
+
+    ranges: tuple[EventRange | None, ...]
+
+    def sliced(self, slices: int) -> list[MergedRanges]:
+        """Return the same events in `slices` partitions, divided as in `EventRange.sliced`."""
+        each = [[None] * slices if one is None else one.sliced(slices) for one in self.ranges]
+        return [MergedRanges(tuple(ranges)) for ranges in zip(*each, strict=True)]
+
+    def read(self, options: SourceOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        wanted = tuple(columns) if "token" in columns else ("token", *columns)
+        each = zip(options.servers, self.ranges, strict=True)
+        return _merged({server_name(one.uri): events.read(one, wanted) for one, events in each if events})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPartition(ReadPartition):
+    """A partition of one of several servers; `number` is the server's index in the options."""
+
+    number: int
+    partition: ReadPartition
+
+    def read(self, options: SourceOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        one = options.servers[self.number]
+        return (_named(batch, server_name(one.uri)) for batch in self.partition.read(one, columns))
+
+
+def merged_past_partitions(options: SourceOptions) -> list[ServerPartition]:
     """Return the partitions of each server's documents at a past time, by the server's own clock."""
     if options.as_of is None or options.as_of.time is None:
         raise OptionError("a token is of one server: several are asked for the collections as of a time")
     each = ((one, end_at(MongoDBStream(one), options.as_of.time)) for one in options.servers)
     return [ServerPartition(number, part) for number, server in enumerate(each) for part in past_partitions(*server)]
-
-
-def read_merged(
-    options: SourceOptions, part: MergedRanges | ServerPartition, columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a partition with the column `server`; merge ranges by (cluster time, server, token)."""
-    if isinstance(part, ServerPartition):
-        one = options.servers[part.number]
-        inner = part.partition
-        of_collections = isinstance(inner, CollectionEvents | CollectionSnapshots)
-        read: Any = read_collections if of_collections else read_partition
-        for batch in read(one, inner, columns):
-            yield _named(batch, server_name(one.uri))
-        return
-    wanted = tuple(columns) if "token" in columns else ("token", *columns)
-    each = zip(options.servers, part.ranges, strict=True)
-    yield from _merged({server_name(one.uri): read_partition(one, events, wanted) for one, events in each if events})
 
 
 def _merged(inputs: Mapping[str, Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:

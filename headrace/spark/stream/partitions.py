@@ -1,20 +1,36 @@
-"""The partitions of a batch: what a worker needs, besides the options, to read its rows (`read_partition.py`)."""
+"""The partitions of a batch: what a worker needs, besides the options, to read its rows, and how it reads them.
+
+A range of events gives the same rows each time it is read. A chunk of a snapshot may give newer documents, each with
+the token at which it is valid (`timetravel/snapshot.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import InputPartition
-
+from headrace.spark.mongodb.event_ranges import ReadPartition, read_range
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.tokens import Token
+from headrace.spark.timetravel import past_from_archive, past_from_images
+from headrace.spark.timetravel.archive import read_events
 from headrace.spark.timetravel.archive_table import ArchivedSnapshot
-from headrace.spark.timetravel.snapshot import Chunk
+from headrace.spark.timetravel.past_from_images import PastUnknown
+from headrace.spark.timetravel.snapshot import Snapshot
+from headrace.values.arrow import EventRow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class EventRange(InputPartition):
+class EventRange(ReadPartition):
     """The events of one slice, after `start` up to and including `end`."""
 
     start: Token
@@ -35,33 +51,38 @@ class EventRange(InputPartition):
         """Return the events of all slices."""
         return EventRange(self.start, self.end)
 
-
-@dataclass(frozen=True, slots=True)
-class SnapshotPartition(InputPartition):
-    """A chunk of the snapshot that began at `token`. The `first` also has snapshotBegin, the `last` snapshotEnd."""
-
-    token: Token
-    first: bool
-    chunk: Chunk | None
-    last: bool
+    def read(self, options: SourceOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        if options.archive:
+            return read_events(options, self.start, self.end, columns, slice_=self.slice, slices=self.slices)
+        stream = MongoDBStream(options)
+        return read_range(stream, self.start, self.end, columns, slice_=self.slice, slices=self.slices)
 
 
 @dataclass(frozen=True, slots=True)
-class ReplacementSnapshot(InputPartition):
+class ReplacementSnapshot(ReadPartition):
     """A complete snapshot in one partition. It replaces a range of pruned events that ended at `token`."""
 
     token: Token
 
+    def rows(self, options: SourceOptions) -> Iterator[EventRow]:
+        snapshot = Snapshot(options)
+        yield snapshot.begin_row(self.token)
+        yield from snapshot.read_all()
+        yield snapshot.end_row(self.token)
+
 
 @dataclass(frozen=True, slots=True)
-class PastPartition(InputPartition):
+class PastPartition(ReadPartition):
     """The collection's documents at `token`, read from the server with pre-images."""
 
     token: Token
 
+    def rows(self, options: SourceOptions) -> Iterable[EventRow]:
+        return past_from_images.documents_at(Snapshot(options), self.token)
+
 
 @dataclass(frozen=True, slots=True)
-class ArchivedPartition(InputPartition):
+class ArchivedPartition(ReadPartition):
     """A slice of the documents at `token`, computed from the archive's snapshot `base` and the later events.
 
     If the slices are a snapshot, the `first` partition begins with snapshotBegin and the `last` ends with snapshotEnd.
@@ -74,22 +95,22 @@ class ArchivedPartition(InputPartition):
     first: bool = False
     last: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class MergedRanges(InputPartition):
-    """A range of each server, in the order of the options; None for a server without a range."""
-
-    ranges: tuple[EventRange | None, ...]
-
-    def sliced(self, slices: int) -> list[MergedRanges]:
-        """Return the same events in `slices` partitions, divided as in `EventRange.sliced`."""
-        each = [[None] * slices if one is None else one.sliced(slices) for one in self.ranges]
-        return [MergedRanges(tuple(ranges)) for ranges in zip(*each, strict=True)]
+    def rows(self, options: SourceOptions) -> Iterator[EventRow]:
+        snapshot = Snapshot(options)
+        if self.first:
+            yield snapshot.begin_row(self.token)
+        yield from past_from_archive.documents_at(options, self.token, self.base, self.slice, self.slices)
+        if self.last:
+            yield snapshot.end_row_at(self.token)
 
 
-@dataclass(frozen=True, slots=True)
-class ServerPartition(InputPartition):
-    """A partition of one of several servers; `number` is the server's index in the options."""
-
-    number: int
-    partition: InputPartition
+def past_partitions(options: SourceOptions, token: Token) -> Sequence[ReadPartition]:
+    """Return the partitions of the collection at `token`: from the archive if possible, otherwise from the server."""
+    if options.archive:
+        try:
+            base = past_from_archive.base_at(options, token)
+        except PastUnknown as unknown:
+            _LOG.warning("%s. The server is asked instead.", unknown)
+        else:
+            return [ArchivedPartition(token, base, number, options.partitions) for number in range(options.partitions)]
+    return [PastPartition(token)]

@@ -19,10 +19,10 @@ from functools import cached_property
 from typing import Any, Final
 
 from bson import Timestamp
-from pyspark.sql.datasource import InputPartition
 
 from headrace import limits
 from headrace.spark.mongodb.batch_limits import BatchEnd, BatchLimits
+from headrace.spark.mongodb.event_ranges import ReadPartition
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.server_history import (
     check_event,
@@ -33,7 +33,9 @@ from headrace.spark.mongodb.server_history import (
 )
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
-from headrace.spark.stream.partitions import ArchivedPartition, EventRange, ReplacementSnapshot, SnapshotPartition
+from headrace.spark.stream.collections_offset import SnapshotPiece
+from headrace.spark.stream.collections_partitions import SnapshotPieces
+from headrace.spark.stream.partitions import ArchivedPartition, EventRange, ReplacementSnapshot
 from headrace.spark.stream.read_ahead import ReadAhead, read_ahead
 from headrace.spark.timetravel.archive import Archive, has_events, resolve
 from headrace.spark.timetravel.archive_table import ArchiveContents, ArchivedSnapshot
@@ -176,7 +178,7 @@ class ServerStream:
         wait_until_after(self.mongodb, token)
         return self.snapshot_offset()
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[ReadPartition]:
         """Return the partitions between two offsets, which give the same rows at each call. Raise HistoryChanged."""
         check_history(self.options)
         if not in_snapshot(start):
@@ -188,15 +190,18 @@ class ServerStream:
             return self.divided(events)
         if "archive" in start:
             return archived_partitions(start, end)
+        token, first = token_of(start), start["after"] == ""
         if not in_snapshot(end):
-            return [SnapshotPartition(token_of(start), start["after"] == "", None, True)]
+            return [self._piece(token, first, last=True)]
         chunk = Chunk(end["after"], "" if end["single"] else start["after"])
         rows = self.options.rows_max or CHUNK_ROWS
         chunks = self._snapshot.split(chunk, rows, self.options.partitions)
-        first_chunk = start["after"] == ""
-        return [
-            SnapshotPartition(token_of(start), first_chunk and not nth, each, False) for nth, each in enumerate(chunks)
-        ]
+        return [self._piece(token, first and not nth, each) for nth, each in enumerate(chunks)]
+
+    def _piece(self, token: Token, first: bool, *chunks: Chunk, last: bool = False) -> SnapshotPieces:
+        """Return a partition of the snapshot that began at `token`."""
+        name = f"{self.options.database}.{self.options.collection}"
+        return SnapshotPieces((SnapshotPiece(name, token, first, chunks, last),))
 
     def divided(self, events: EventRange) -> list[EventRange]:
         """Return the range in partitions: by documents, or, if the options say so and the batch is large, by time."""

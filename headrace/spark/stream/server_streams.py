@@ -29,15 +29,16 @@ from typing import Final
 from bson import Timestamp
 from pymongo import timeout
 from pymongo.errors import ConnectionFailure
-from pyspark.sql.datasource import InputPartition
 
 from headrace import limits
 from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.batch_limits import BatchLimits
+from headrace.spark.mongodb.event_ranges import ReadPartition
 from headrace.spark.mongodb.mongodb_stream import PositionLost
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
 from headrace.spark.stream.collections_stream import CollectionsStream
-from headrace.spark.stream.partitions import EventRange, MergedRanges, ServerPartition
+from headrace.spark.stream.merged_rows import MergedRanges, ServerPartition
+from headrace.spark.stream.partitions import EventRange
 from headrace.spark.stream.server_stream import Offset, ServerStream, in_snapshot, offset_of, token_of
 from headrace.values.position import LAST, to_timestamp
 
@@ -148,12 +149,12 @@ class ServerStreams:
             self._down.discard(name)
         return True
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[ReadPartition]:
         """Return the partitions between two offsets. Raise OptionError if a server was removed from the options."""
         before, after = start["servers"], end["servers"]
         if missing := sorted(after.keys() - self._streams.keys()):
             raise OptionError(f"the checkpoint has the server {missing[0]}, which the option 'uri' has not")
-        alone: list[InputPartition] = []
+        alone: list[ReadPartition] = []
         ranges: list[EventRange | None] = []
         for number, (name, stream) in enumerate(self._streams.items()):
             # A server that was just added has nothing to read.

@@ -15,9 +15,9 @@ from typing import Any
 
 from bson import Timestamp
 from pymongo.collection import Collection
-from pyspark.sql.datasource import InputPartition
 
 from headrace import limits
+from headrace.spark.mongodb.event_ranges import ReadPartition
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, client_of
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.tokens import Token
@@ -28,13 +28,21 @@ from headrace.values.bson import decode, encode
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentRange(InputPartition):
+class DocumentRange(ReadPartition):
     """A partition: the documents with keys from `low` to before `high`. A bound is BSON of {"_id": key}, or empty."""
 
     token: Token
     time: Timestamp
     low: bytes = b""
     high: bytes = b""
+
+    def rows(self, options: SourceOptions) -> Iterator[EventRow]:
+        snapshot = Snapshot(options)
+        bounds: dict[str, Any] = {name: decode(key) for name, key in (("min", self.low), ("max", self.high)) if key}
+        hinted = {"hint": {"_id": 1}, **bounds} if bounds else {}
+        for _, batch in batches_at(_collection(options), self.time, **hinted):
+            for document in batch:
+                yield snapshot.row(self.token, document)
 
 
 def key_ranges(options: SourceOptions, count: int) -> list[DocumentRange]:
@@ -57,15 +65,6 @@ def key_ranges(options: SourceOptions, count: int) -> list[DocumentRange]:
         bounds.append(encode({"_id": found[0]["_id"]}))
     token = MongoDBStream(options).end_at(time)
     return [DocumentRange(token, time, low, high) for low, high in zip(bounds, [*bounds[1:], b""], strict=True)]
-
-
-def documents_in(options: SourceOptions, part: DocumentRange) -> Iterator[EventRow]:
-    """Yield the rows of the range's documents. Raise NoSnapshotRead."""
-    snapshot = Snapshot(options)
-    bounds: dict[str, Any] = {name: decode(key) for name, key in (("min", part.low), ("max", part.high)) if key}
-    for _, batch in batches_at(_collection(options), part.time, **({"hint": {"_id": 1}, **bounds} if bounds else {})):
-        for document in batch:
-            yield snapshot.row(part.token, document)
 
 
 def _collection(options: SourceOptions) -> Collection[dict[str, Any]]:

@@ -11,7 +11,6 @@ from pymongo.database import Database
 from headrace.spark.source import admission
 from headrace.spark.source.admission import LegacyAdmission
 from headrace.spark.source.options import parse_options
-from headrace.spark.stream.read_partition import read_partition
 from headrace.spark.stream.server_stream import Offset, ServerStream
 from headrace.values.bson import decode
 
@@ -32,11 +31,7 @@ class Old(LegacyAdmission):
 
     def rows(self, start: Offset, end: Offset) -> list[Any]:
         partitions = self.partitions(start, end)
-        batches = [
-            batch
-            for part in partitions
-            for batch in read_partition(self.options, part, ["documentKey", "operationType"])
-        ]
+        batches = [batch for part in partitions for batch in part.read(self.options, ["documentKey", "operationType"])]
         event_rows = [row for batch in batches for row in batch.to_pylist()]
         return [decode(row["documentKey"])["_id"] if row["documentKey"] else row["operationType"] for row in event_rows]
 

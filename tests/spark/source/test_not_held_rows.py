@@ -14,7 +14,7 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.not_held import NotHeld
 from headrace.spark.source.readers import BatchReader
-from headrace.spark.stream.partitions import EventRange, PastPartition, SnapshotPartition
+from headrace.spark.stream.partitions import EventRange, PastPartition
 from headrace.spark.timetravel.snapshot import Snapshot
 from tests.spark.rows.test_not_held import CASES, DUPLICATE, element, inside
 
@@ -47,7 +47,8 @@ def partition_of(options: SourceOptions, kind: str, data: bytes, database: Db) -
         database.c.replace_one({"_id": 1}, {"x": 1})
         return PastPartition(end)
     (chunk,) = Snapshot(options).chunks(10)
-    return SnapshotPartition(end, first=False, chunk=chunk, last=False)
+    piece = SnapshotPiece(f"{database.name}.c", end, first=False, chunks=(chunk,), last=False)
+    return SnapshotPieces((piece,))
 
 
 @pytest.mark.parametrize("way", ["event", "snapshot", "past"])

@@ -19,7 +19,6 @@ from headrace.spark.rows.tokens import Token
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import BatchReader
 from headrace.spark.stream.read_ahead import read_ahead
-from headrace.spark.stream.read_partition import read_partition
 from headrace.values.arrow import COLUMNS
 from headrace.values.bson import decode, encode
 from headrace.values.keystring import encode_value
@@ -166,7 +165,7 @@ def test_a_batch_by_time_has_ranges_of_like_size_and_each_event_once(
     parsed = parse_options(given | {"startingposition": start.text, "partitionby": "time"})
     parts = BatchReader(parsed, None).partitions()  # type: ignore[arg-type]
     assert len(parts) == 4
-    each = [list(read_partition(parsed, part, ["documentKey"])) for part in parts]
+    each = [list(part.read(parsed, ["documentKey"])) for part in parts]
     counts = [sum(batch.num_rows for batch in batches) for batches in each]
     assert sum(counts) == 200 and min(counts) >= 30
     keys = [decode(key)["_id"] for batches in each for batch in batches for key in batch.column(0).to_pylist()]

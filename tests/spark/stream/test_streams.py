@@ -17,8 +17,8 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import StreamReader
-from headrace.spark.stream.partitions import EventRange, MergedRanges
-from headrace.spark.stream.read_partition import read_partition
+from headrace.spark.stream.merged_rows import MergedRanges
+from headrace.spark.stream.partitions import EventRange
 from headrace.spark.stream.server_stream import Offset, ServerStream
 from headrace.spark.stream.server_streams import ServerStreams
 from headrace.values.bson import decode
@@ -202,7 +202,7 @@ def waits(stream: ServerStream, count: int) -> list[int]:
 def kinds(stream: ServerStream, start: Offset, end: Offset) -> list[tuple[str, Any]]:
     pairs = []
     for partition in stream.partitions(start, end):
-        for batch in read_partition(stream.options, partition, ["operationType", "documentKey"]):
+        for batch in partition.read(stream.options, ["operationType", "documentKey"]):
             pairs += [(row["operationType"], row["documentKey"]) for row in batch.to_pylist()]
     return [(kind, key and decode(key)["_id"]) for kind, key in pairs]
 

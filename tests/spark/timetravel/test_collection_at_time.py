@@ -13,7 +13,6 @@ from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import BatchReader
-from headrace.spark.stream.read_partition import read_partition
 from headrace.spark.timetravel.collection_at_time import documents_in, key_ranges
 from headrace.spark.timetravel.find_at_time import NoSnapshotRead
 from headrace.values.bson import decode
@@ -26,7 +25,7 @@ KEYS: list[Any] = [
 
 
 def read(options: SourceOptions, part: Any) -> list[tuple[dict[str, Any], str, str]]:
-    batches = list(read_partition(options, part, ["fullDocument", "token", "operationType"]))
+    batches = list(part.read(options, ["fullDocument", "token", "operationType"]))
     rows = [row for batch in batches for row in batch.to_pylist()]
     return [(decode(row["fullDocument"]), row["token"], row["operationType"]) for row in rows]
 
