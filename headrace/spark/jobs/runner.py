@@ -43,7 +43,6 @@ from headrace.spark.sinks.foreach_batch import Listener, for_each_batch, query_i
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.mongodb_sink import PerCollectionSink
 from headrace.spark.source.options import parse_options
-from headrace.spark.tables.event_log import SharedLog
 from headrace.spark.tables.mirror_table import TableGone
 from headrace.spark.tables.table_location import location_of
 
@@ -365,7 +364,7 @@ def staging_options(job: Job, sinks: Sequence[Sink], session: SparkSession) -> d
     (sink,) = sinks if len(sinks) == 1 else (None,)
     if job.stages or job.deadletter or job.options.others:
         return {}
-    if isinstance(sink, LogSink) and isinstance(sink.table, SharedLog) and sink.takes_frames and not sink.omit:
+    if isinstance(sink, LogSink) and sink.takes_frames and not sink.omit:
         sink.staged_by_source = True
         return {"stageinto": sink.table.location.url}
     if isinstance(sink, FoldingSink) and (table := sink.folded_by_tasks) and is_cluster(session):

@@ -6,7 +6,7 @@ The table has all columns of the source. A drop, a rename and an invalidate are 
 After a new snapshot (a lost checkpoint, or a collection created again) a row `snapshotBegin` marks a gap: the log lacks
 the events between this row and the event before it.
 
-Tasks write the files (`table_sink.py`) if the log supports that (`SharedLog`); the driver commits the files unchanged,
+Tasks write the files (`table_sink.py`) if the log has a location for them; the driver commits the files unchanged,
 with the progress. It collects and checks only three kinds of batch: a small one whose rows Spark already has, one of
 several servers, and one with rows that the log may already have (a repeated snapshot).
 """
@@ -23,7 +23,7 @@ from headrace.spark.sinks.stage_files import stage_encoded
 from headrace.spark.sinks.table_sink import TableSink
 from headrace.spark.tables.batch_stats import BatchStats, batch_stats, progress_after, without_seen_events
 from headrace.spark.tables.delta_log import DeltaLog
-from headrace.spark.tables.event_log import EventLog, NotingLog, SharedLog
+from headrace.spark.tables.event_log import EventLog
 from headrace.spark.tables.parquet_log import ParquetLog
 from headrace.spark.tables.position import CollectionGone, checked_policy
 from headrace.spark.tables.progress import Progress, Sieve, may_be_present
@@ -56,7 +56,7 @@ class LogSink(TableSink):
 
     def __init__(self, log: EventLog, policy: str = "follow", *, shared: bool = True) -> None:
         super().__init__(log)
-        self.takes_frames = shared and isinstance(log, SharedLog)
+        self.takes_frames = shared and log.location is not None
         self._policy = checked_policy(policy)
         self._swept = False
         self.source = ""
@@ -87,7 +87,6 @@ class LogSink(TableSink):
     ) -> BatchReport | None:
         """Commit the files, for a typed log encoded by tasks; or only their new rows, if the log may have some of the
         rows or needs columns for them."""
-        assert isinstance(self.table, SharedLog)
         schema = arrow_schema(frame.schema)
         location, prefix, given = self.table.location, staged_prefix(query, number), staged.files
         after = progress_after(before, staged.stats)
@@ -119,7 +118,6 @@ class LogSink(TableSink):
 
     def _encoded(self, spark: SparkSession, staged: StagedBatch, prefix: str) -> StagedBatch | None:
         """Return the files with the rows as the log stores them; None if columns are missing."""
-        assert isinstance(self.table, SharedLog)
         encode = self.table.encoder()
         return stage_encoded(spark, staged, self.table.location, prefix, encode) if encode else staged
 
@@ -128,7 +126,7 @@ class LogSink(TableSink):
         already."""
         before = self._before()
         further = before.token and token > before.token and not before.has(query, number)
-        if further and isinstance(self.table, NotingLog):
+        if further:
             self.table.note(replace(before, token=token, query=query, batch=number))
 
     def _after(self, position: Progress, query: str, number: int) -> Progress:

@@ -14,6 +14,7 @@ from headrace.spark.rows.events import SNAPSHOT_KINDS
 from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.delta_files import files_between, fits, note
 from headrace.spark.tables.document_codec import DocumentCodec
+from headrace.spark.tables.event_log import EventLog
 from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
 from headrace.spark.tables.staged_files import Encode
 from headrace.spark.tables.table_location import location_of
@@ -22,8 +23,8 @@ from headrace.spark.tables.typed.typed_events import TypedEvents
 from headrace.spark.tables.written_file import WrittenFile
 
 
-class DeltaLog(DeltaDocuments[Progress]):
-    """See `event_log.SharedLog`. Rows come with documents as text; with `typed`, they are stored as typed columns."""
+class DeltaLog(DeltaDocuments[Progress], EventLog):
+    """See `event_log.EventLog`. Rows come with documents as text; with `typed`, they are stored as typed columns."""
 
     def __init__(self, path: str | Path, typed: TypedOptions | None = None) -> None:
         location = location_of(path)

@@ -26,9 +26,9 @@ import pyarrow.parquet as pq
 
 from headrace.durable_files import replace_file, sync_folder
 from headrace.spark.rows.events import SERVER, SNAPSHOT_KINDS
+from headrace.spark.tables.event_log import EventLog
 from headrace.spark.tables.position import STATE_KEY
 from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
-from headrace.spark.tables.staged_files import Encode
 from headrace.spark.tables.table_location import local_folder, location_of
 from headrace.spark.tables.written_file import WrittenFile
 
@@ -37,8 +37,8 @@ _COMPACT_EVERY: Final = 10
 _COMPACT: Final = ".compact"
 
 
-class ParquetLog:
-    """See `event_log.SharedLog`."""
+class ParquetLog(EventLog):
+    """See `event_log.EventLog`."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = local_folder(path).absolute()
@@ -60,12 +60,6 @@ class ParquetLog:
         file = self._path / f"part-{number:05}-{progress.query or 'none'}-{progress.batch}.parquet"
         replace_file(file, lambda writing: pq.write_table(rows, writing, compression="zstd"))
         self._commit_list([file], number, progress)
-
-    def takes(self, _: pa.Schema) -> bool:
-        return True
-
-    def encoder(self) -> Encode | None:
-        return None
 
     def append_files(self, files: Sequence[WrittenFile], schema: pa.Schema, progress: Progress) -> None:
         if not files:

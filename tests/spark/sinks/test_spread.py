@@ -22,7 +22,6 @@ from headrace.spark.sinks.log_sink import LogSink, changes_sink, parquet_sink
 from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.tables.delta_files import files_between
 from headrace.spark.tables.delta_log import DeltaLog
-from headrace.spark.tables.event_log import SharedLog
 from headrace.spark.tables.position import CollectionGone
 from headrace.spark.tables.staged_files import (
     FilesNotShared,
@@ -58,7 +57,6 @@ def spread(request: pytest.FixtureRequest) -> Spread:
         frame: Any = LocalFrame(rows)
         if request.param == "by the source's":
             sink.staged_by_source = True
-            assert isinstance(sink.table, SharedLog)
             frame = SourceFrame(rows, sink.table.location.url, staged_prefix(query, number))
         return sink.apply_frame(frame, query, number)
 

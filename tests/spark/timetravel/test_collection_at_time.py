@@ -13,7 +13,7 @@ from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import BatchReader
-from headrace.spark.timetravel.collection_at_time import documents_in, key_ranges
+from headrace.spark.timetravel.collection_at_time import key_ranges
 from headrace.spark.timetravel.find_at_time import NoSnapshotRead
 from headrace.values.bson import decode
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.spark.rows.events import SCHEMA, SERVER, SNAPSHOT_KINDS
 from headrace.spark.tables.catalog.catalog_table import CHANGES, CatalogTable, quoted
+from headrace.spark.tables.event_log import EventLog
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.history_table import VERSION_NAMES, table_of, versions_by_key
 from headrace.spark.tables.mirror_table import (
@@ -111,8 +112,8 @@ class CatalogHistory(CatalogTable[Progress]):
         self.merge(statement, rows, text)
 
 
-class CatalogLog(CatalogTable[Progress]):
-    """See `event_log.EventLog` and `event_log.NotingLog`."""
+class CatalogLog(CatalogTable[Progress], EventLog):
+    """See `event_log.EventLog`; only the driver writes it."""
 
     required = SCHEMA
     kept = Progress
