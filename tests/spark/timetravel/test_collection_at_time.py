@@ -81,4 +81,4 @@ def test_a_time_that_the_server_does_not_have_is_named(uri: str, database: Db) -
     options = SourceOptions(uri, database.name, "c")
     (part,) = key_ranges(options, 1)
     with pytest.raises(NoSnapshotRead, match="cannot be read at one cluster time"):
-        list(documents_in(options, replace(part, time=Timestamp(1, 1))))
+        list(replace(part, time=Timestamp(1, 1)).rows(options))
