@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, Any
 __all__ = ["StageRefused", "Window", "explain", "pipeline"]
 
 if TYPE_CHECKING:
-    from headrace.spark.pipelines.explain import explain
+    from headrace.spark.pipelines.plan import explain
     from headrace.spark.pipelines.refusals import StageRefused
     from headrace.spark.pipelines.run import pipeline
     from headrace.spark.pipelines.windows import Window
 
-_MODULES = {"StageRefused": "refusals", "Window": "windows", "explain": "explain", "pipeline": "run"}
+_MODULES = {"StageRefused": "refusals", "Window": "windows", "explain": "plan", "pipeline": "run"}
 
 
 def __getattr__(name: str) -> Any:

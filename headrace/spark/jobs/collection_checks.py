@@ -18,15 +18,17 @@ from headrace import limits
 from headrace.spark.jobs.checkpoint import ServerPosition
 from headrace.spark.jobs.job_file import Job, JobError
 from headrace.spark.jobs.job_record import JobRecord
-from headrace.spark.mongodb.collection_identity import (
+from headrace.spark.mongodb.collection_selection import Namespace, namespace_of, text_of
+from headrace.spark.mongodb.listed_collections import (
+    KINDS,
     CollectionIdentity,
     CollectionReplaced,
     collection_uuids,
     ended_collections,
+    list_collections,
+    listed,
     replaced_message,
 )
-from headrace.spark.mongodb.collection_selection import Namespace, namespace_of, text_of
-from headrace.spark.mongodb.listed_collections import KINDS, list_collections, listed
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, client_of
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.rows.tokens import Token

@@ -44,7 +44,6 @@ from headrace.spark.errors import OptionError
 from headrace.spark.jobs.job_model import JobFile, OnLag, option_text
 from headrace.spark.jobs.job_stages import checked_lookup_tables, refused_stages
 from headrace.spark.jobs.path_checks import check_paths
-from headrace.spark.jobs.toml_lines import line_of
 from headrace.spark.masks.mask import MaskError
 from headrace.spark.mongodb.connection_strings import reference_in
 from headrace.spark.mongodb.source_options import SourceOptions
@@ -416,3 +415,56 @@ def _deadletter(file: JobFile, folder: Path) -> str:
 def _mask(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the source's option `mask`. A relative path of the key's file is relative to `folder`."""
     return {**given, "key": reference_in(given["key"], folder)} if "key" in given else dict(given)
+
+
+_TABLE: Final = re.compile(r"\s*\[(\[)?\s*([^\]]+?)\s*\]\]?\s*(#.*)?$")
+_KEY: Final = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
+_NAME: Final = re.compile(r"""[\w-]+|"[^"]*"|'[^']*'""")
+
+
+def line_of(text: str, place: tuple[str | int, ...]) -> int:
+    """Return the first line of the longest prefix of `place` that the file has; 1 if it has none.
+
+    `tomllib` does not report lines. The file is read line by line, so a key inside an inline table gets the line on
+    which that table begins.
+    """
+    lines = _lines(text)
+    for length in range(len(place), 0, -1):
+        if found := [number for written, number in lines.items() if written[:length] == place[:length]]:
+            return min(found)
+    return 1
+
+
+def _lines(text: str) -> dict[tuple[Any, ...], int]:
+    lines: dict[tuple[Any, ...], int] = {}
+    counts: dict[tuple[Any, ...], int] = {}
+    table: tuple[Any, ...] = ()
+    inside = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        begins_inside = inside
+        for mark in re.findall("'''|\"\"\"", line):
+            inside = "" if inside == mark else inside or mark
+        if begins_inside:
+            continue
+        if header := _TABLE.match(line):
+            table = _numbered(_names(header[2]), counts)
+            if header[1]:
+                counts[table] = counts.get(table, -1) + 1
+                table = (*table, counts[table])
+            lines.setdefault(table, number)
+        elif key := _KEY.match(line):
+            lines.setdefault((*table, *_names(key[1])), number)
+    return lines
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip("\"'") for name in _NAME.findall(text)]
+
+
+def _numbered(names: list[str], counts: dict[tuple[Any, ...], int]) -> tuple[Any, ...]:
+    """Return the place of the table. The name of an array of tables stands for its last table."""
+    place: tuple[Any, ...] = ()
+    for name in names[:-1]:
+        place = (*place, name)
+        place = (*place, counts[place]) if place in counts else place
+    return (*place, names[-1])

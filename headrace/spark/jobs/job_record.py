@@ -40,7 +40,7 @@ class JobRecord:
     pipeline: str = ""
     """The pipeline of the rows read so far, as `pipeline_text` returns it; empty if unknown."""
     collections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The identity of each server's collection (`mongodb/collection_identity.py`), if known.
+    """The identity of each server's collection (`mongodb/listed_collections.py`), if known.
 
     It was taken at the last start, or when the collection's first rows, or the end of the previous one, were committed.
     The key is the server's name; with several collections the collection's name, after the server's if there are

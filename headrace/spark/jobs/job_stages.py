@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.spark.jobs.job_file import Job
-    from headrace.spark.pipelines.explain import Explanation
+    from headrace.spark.pipelines.plan import Explanation
 
 Document = dict[str, Any]
 

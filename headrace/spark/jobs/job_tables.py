@@ -18,9 +18,8 @@ from headrace.spark.sinks.catalog_names import TakenNames, tables_in_catalog
 from headrace.spark.sinks.catalog_names import overlap as names_overlap
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import Sink
-from headrace.spark.sinks.sink_options import SinkOptions
+from headrace.spark.sinks.sink_options import SinkOptions, typed_options
 from headrace.spark.sinks.table_paths import has_files, is_shortened, overlap, tables_at
-from headrace.spark.sinks.typed_options import typed_options
 from headrace.spark.tables.delta_files import newest_commit
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.table_owner import NotOurTable

@@ -11,8 +11,7 @@ from headrace.clock import SystemClock
 from headrace.spark.errors import error_line
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_tables import tables_of
-from headrace.spark.upkeep.catalog_upkeep import CatalogUpkeep
-from headrace.spark.upkeep.delta_upkeep import DeltaUpkeep, UpkeepReport
+from headrace.spark.upkeep.delta_upkeep import CatalogUpkeep, DeltaUpkeep, UpkeepReport
 
 TableUpkeep = CatalogUpkeep | DeltaUpkeep
 

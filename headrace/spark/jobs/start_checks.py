@@ -6,7 +6,7 @@ name and in one line, before Spark is started. Rules:
 - The checkpoint, the tables and the file name the same collection.
 - A table of a sink that has begun exists as long as the checkpoint does.
 - The server has the history that was read, with its events, and the collection, or events that say what became of it
-(`mongodb/collection_identity.py`). Otherwise `onPositionLost` decides: with `resnapshot` the checkpoint is removed, and
+(`mongodb/listed_collections.py`). Otherwise `onPositionLost` decides: with `resnapshot` the checkpoint is removed, and
 the job begins again with a snapshot, whose tokens are greater than all tokens in the tables.
 - A table of state begins with a snapshot, or with its collection's creation (`collection_checks.py`).
 - In the collection of a mirror or a history every change is an event, so it cannot be capped. No sink reads a view.

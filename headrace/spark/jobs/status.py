@@ -1,7 +1,7 @@
 """The status of a job: whether it runs, its position, its lag, and its tables; as text, as JSON, or as an exit status.
 
 It is read from the checkpoint, the tables and the servers, so the job need not run. Only the job itself knows its
-rates, its snapshot's progress and the error that stopped it; it stores them (`run_state.py`).
+rates, its snapshot's progress and the error that stopped it; it stores them (`run_reports.py`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from headrace.spark.jobs.checkpoint import (
     server_positions,
     snapshot_states,
 )
-from headrace.spark.jobs.collection_figures import CollectionFigures
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_tables import TableFiles, table_files, tables_of
 from headrace.spark.jobs.lag import Lag, lag_of
-from headrace.spark.jobs.metrics import snapshot_text
-from headrace.spark.jobs.run_state import ENDED, RunState, read_state
+from headrace.spark.jobs.metrics import CollectionFigures, snapshot_text
+from headrace.spark.jobs.run_reports import ENDED, RunState, read_state
 from headrace.spark.jobs.runner import running_process, start_for_catalogs
 from headrace.spark.mongodb.mongodb_stream import PositionLost
 from headrace.spark.rows.tokens import Token

@@ -2,15 +2,21 @@
 
 Rule: two keys have the same identity exactly if MongoDB compares them as equal. A table stores each key as the text of
 the document's own `_id`. Code that looks up a key, or counts documents by key, uses the identity.
+
+Two servers may have documents with the same `_id`. So sinks and tables of several servers identify a document by one
+text: the server's name and the `_id`. The table has them in two columns. With one server the text is the `_id` alone. A
+newline separates the two: neither a server's name nor Extended JSON contains one.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeVar
 
 from bson import Decimal128
 
+from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.values.keystring import encode_value
 
@@ -78,3 +84,36 @@ def _integral(value: float | Decimal128) -> int | None:
     if not -_LONG_END <= number < _LONG_END or number != int(number):
         return None
     return int(number)
+
+
+_BETWEEN: Final = "\n"
+
+Value = TypeVar("Value")
+
+
+def server_key(server: str | None, key: str) -> str:
+    """Return the text for the document with this `_id` on this server; without a server, the `_id` alone."""
+    return f"{server}{_BETWEEN}{key}" if server else key
+
+
+def split_server_key(text: str) -> tuple[str, str]:
+    """Return the server (empty for the only one) and the text of the `_id`."""
+    server, _, key = text.rpartition(_BETWEEN)
+    return server, key
+
+
+def of_server(server: str, by_key: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the mapping's items of this server, by the `_id` alone."""
+    start = f"{server}{_BETWEEN}"
+    return {key[len(start) :]: value for key, value in by_key.items() if key.startswith(start)}
+
+
+def rows_by_server(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each server in order, by its name; an empty name for rows that name no server."""
+    rows = list(rows)
+    if rows and not any(row.server for row in rows):
+        return {"": rows}
+    each: dict[str, list[Row]] = {}
+    for row in rows:
+        each.setdefault(row.server or "", []).append(row)
+    return dict(sorted(each.items()))

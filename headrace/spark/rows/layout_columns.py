@@ -52,7 +52,7 @@ class StructColumns:
         self._fits: dict[str, Fit] = {}
 
     def columns(self, match: LayoutMatch) -> tuple[Numbers, list[pa.Array]]:
-        """See `known_layouts.Fast`."""
+        """See `layouts.Fast`."""
         misfits = np.zeros(len(match.rows), np.bool_)
         typed, left = self._of_struct(match, match.layout.fields, self._struct, self._arrow, "", misfits)
         if misfits.all():

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.spark.rows.extjson import dumps, looks_like_value, plain
-from headrace.spark.rows.known_layouts import KnownLayouts
 from headrace.spark.rows.layouts import (
     ARRAY,
     BOOL,
@@ -30,6 +29,7 @@ from headrace.spark.rows.layouts import (
     OBJECT_ID,
     TEXT,
     TIMESTAMP,
+    KnownLayouts,
     LayoutField,
     LayoutMatch,
     Numbers,

@@ -22,9 +22,7 @@ from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.sinks.table_sink import TableSink
-from headrace.spark.tables.delta_log import DeltaLog
-from headrace.spark.tables.event_log import EventLog
-from headrace.spark.tables.parquet_log import ParquetLog
+from headrace.spark.tables.event_log import DeltaLog, EventLog, ParquetLog
 from headrace.spark.tables.progress import Progress
 
 _DOCUMENT, _TOKEN, _WINDOW = "document", "token", "window"

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from headrace.spark.rows.events import Row
-from headrace.spark.rows.server_keys import of_server, rows_by_server, server_key
+from headrace.spark.rows.key_identity import of_server, rows_by_server, server_key
 from headrace.spark.sinks.fold_tasks import HistoryFold
 from headrace.spark.sinks.folding_sink import FoldingSink
 from headrace.spark.sinks.log_sink import checked_writers

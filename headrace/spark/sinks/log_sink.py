@@ -22,9 +22,7 @@ from headrace.spark.sinks.contract import BatchReport, MicroBatch, take_rows
 from headrace.spark.sinks.stage_files import stage_encoded
 from headrace.spark.sinks.table_sink import TableSink
 from headrace.spark.tables.batch_stats import BatchStats, batch_stats, progress_after, without_seen_events
-from headrace.spark.tables.delta_log import DeltaLog
-from headrace.spark.tables.event_log import EventLog
-from headrace.spark.tables.parquet_log import ParquetLog
+from headrace.spark.tables.event_log import DeltaLog, EventLog, ParquetLog
 from headrace.spark.tables.position import CollectionGone, checked_policy
 from headrace.spark.tables.progress import Progress, Sieve, may_be_present
 from headrace.spark.tables.staged_files import (

@@ -24,10 +24,9 @@ from typing import Final
 
 from pymongo.errors import OperationFailure
 
-from headrace.spark.mongodb.collection_identity import left_names
 from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, namespace_of, text_of
 from headrace.spark.mongodb.event_ranges import ReadPartition
-from headrace.spark.mongodb.listed_collections import ListedCollections, list_collections, refusal
+from headrace.spark.mongodb.listed_collections import ListedCollections, left_names, list_collections, refusal
 from headrace.spark.mongodb.mongodb_stream import PositionLost, position_after
 from headrace.spark.mongodb.server_history import check_history
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition

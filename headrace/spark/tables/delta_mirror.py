@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.delta_files import StoredFile, note, stored_files
-from headrace.spark.tables.document_codec import DocumentCodec
+from headrace.spark.tables.document_codec import DocumentCodec, TypedCodec
 from headrace.spark.tables.document_files import DocumentFiles
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import keys_condition, schema, stored_rows_of, upserted
@@ -27,7 +27,6 @@ from headrace.spark.tables.position import NotAMirror
 from headrace.spark.tables.slots import BUCKET, Slots
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.typed.table_schema import SchemaChange, TypedOptions
-from headrace.spark.tables.typed.typed_codec import TypedCodec
 
 _BUCKETS_KEY: Final = "headrace.buckets"
 

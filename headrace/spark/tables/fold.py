@@ -41,8 +41,14 @@ from headrace.spark.rows.events import (
 )
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.json_documents import JsonDocument, with_fields
-from headrace.spark.rows.key_identity import key_identity, same_document_key
-from headrace.spark.rows.server_keys import of_server, rows_by_server, server_key, split_server_key
+from headrace.spark.rows.key_identity import (
+    key_identity,
+    of_server,
+    rows_by_server,
+    same_document_key,
+    server_key,
+    split_server_key,
+)
 from headrace.spark.tables.apply_update import CannotApply, apply_update
 from headrace.spark.tables.position import TablePosition
 from headrace.spark.tables.refused_rows import RowRefused
@@ -109,7 +115,7 @@ class MirrorChanges:
     absolute: bool = True
     stale_before: str = ""
     stale_of_servers: dict[str, str] = field(default_factory=dict)
-    """The `stale_before` of each of several servers; keys are then the keys of `rows/server_keys.py`."""
+    """The `stale_before` of each of several servers; keys are then the keys of `rows/key_identity.py`."""
 
     @property
     def has_rows(self) -> bool:

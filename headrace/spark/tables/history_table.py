@@ -23,18 +23,17 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from headrace.spark.rows.events import SERVER
-from headrace.spark.rows.server_keys import server_key, split_server_key
+from headrace.spark.rows.key_identity import server_key, split_server_key
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.delta_files import StoredFile, note, stored_files
-from headrace.spark.tables.document_codec import DocumentCodec
+from headrace.spark.tables.document_codec import DocumentCodec, TypedCodec
 from headrace.spark.tables.document_files import DocumentFiles
 from headrace.spark.tables.mirror_table import keys_condition
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.typed.table_schema import SchemaChange, TypedOptions
-from headrace.spark.tables.typed.typed_codec import TypedCodec
 from headrace.spark.tables.versions import DocumentVersion
 
 SCHEMA: Final = pa.schema(
@@ -64,7 +63,7 @@ class VersionTable(Protocol):
     def current(self, keys: Iterable[str] | None = None, confirmed_before: str = "") -> dict[str, DocumentVersion]:
         """Return the valid versions by key: all, or only those of `keys`, or only those last confirmed before a token.
 
-        With several servers the keys are the keys of `rows/server_keys.py`.
+        With several servers the keys are the keys of `rows/key_identity.py`.
         """
 
     def read_keys(self) -> Iterator[str]:

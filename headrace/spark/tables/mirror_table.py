@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.spark.rows.events import SERVER
-from headrace.spark.rows.server_keys import server_key, split_server_key
+from headrace.spark.rows.key_identity import server_key, split_server_key
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def stale_condition(changes: MirrorChanges) -> str:
 
 
 def stored_rows(table: pa.Table) -> dict[str, MirrorRow]:
-    """Return a mirror's rows by key; with several servers by the keys of `rows/server_keys.py`."""
+    """Return a mirror's rows by key; with several servers by the keys of `rows/key_identity.py`."""
     names = names_of(table.column_names)
     columns = [table.column(name).to_pylist() for name in names]
     if SERVER in names:

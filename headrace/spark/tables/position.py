@@ -32,7 +32,7 @@ class TablePosition:
     owner: str = ""
     """The owner of the table (`table_owner.py`); empty if a program without a job made it."""
     leftovers: bool = False
-    """Whether the table may still have rows of a collection that is gone (`leftover_keys.py`)."""
+    """Whether the table may still have rows of a collection that is gone (`sinks/folding_sink.py`)."""
 
     def has(self, query: str, batch: int) -> bool:
         """Whether this batch of this query is committed."""

@@ -15,8 +15,7 @@ from uuid import uuid4
 from zlib import crc32
 
 from headrace.spark.rows.events import SERVER
-from headrace.spark.rows.key_identity import key_identity
-from headrace.spark.rows.server_keys import server_key
+from headrace.spark.rows.key_identity import key_identity, server_key
 from headrace.spark.tables.fold import key_text
 
 if TYPE_CHECKING:

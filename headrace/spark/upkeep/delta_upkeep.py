@@ -1,4 +1,4 @@
-"""Upkeep of one Delta table: rows past their time, small files, files of old versions, the log, its statistics.
+"""Upkeep of one table. In Delta: rows past their time, small files, files of old versions, the log, its statistics.
 
 Rule: each step is one commit, or removes only files that no reader of recent versions needs, so the process may end
 anywhere. Each commit repeats the position of the commit before it, so the table's sink continues after it as if nothing
@@ -6,6 +6,10 @@ had happened. The table's one writer runs the upkeep, between two batches.
 
 Why the log is cut by the number of its commits: each commit, and each look at the table, lists the log's folder. At a
 batch per second the folder would get 86,400 files a day, and listing them a second of CPU for each batch.
+
+In one of Spark's catalogs: Delta's or Iceberg's own statement joins small files. Such a commit has no position of this
+program; the position is found in the commits before it (`tables/catalog/catalog_table.py`). Removing old versions is
+left to the table's owner, who knows the readers: it may also remove the commit with the position.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
@@ -22,10 +26,15 @@ from deltalake import CommitProperties, DeltaTable
 
 from headrace import limits
 from headrace.clock import SystemClock
+from headrace.spark.tables.catalog.catalog_table import CatalogTable
 from headrace.spark.tables.delta_files import OpenDeltaTable, join_files, newest_commit
-from headrace.spark.tables.position import STATE_KEY, NotAMirror
+from headrace.spark.tables.position import STATE_KEY, NotAMirror, TablePosition
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_location import TableLocation
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 _STATISTICS: Final = {
     "changes": ("token", "clusterTime"),
@@ -278,3 +287,20 @@ def remove_log_before(location: TableLocation, cut: int) -> int:
 def _log(location: TableLocation) -> list[pa_fs.FileInfo]:
     infos: list[pa_fs.FileInfo] = location.files.get_file_info(pa_fs.FileSelector(LOG_FOLDER, allow_not_found=True))
     return infos
+
+
+class CatalogUpkeep:
+    """The upkeep of the table with this name. `location` is also the name, which identifies the table."""
+
+    def __init__(self, name: str, options: UpkeepOptions, get_session: Callable[[], SparkSession]) -> None:
+        self.location, self.options = name, options
+        self._table = CatalogTable[TablePosition](name, get_session)
+
+    def run(self, *, stop: Callable[[], bool] = lambda: False, thorough: bool = False) -> UpkeepReport:
+        """Join small files, in up to one commit; the table need not exist. Raise NotAMirror for a table of no sink."""
+        clock = SystemClock()
+        begun = clock.monotonic_ms()
+        joined = 0
+        if not stop() and self._table.exists():
+            joined = self._table.join_files(self.options.target_bytes, least=2 if thorough else None)
+        return UpkeepReport(self.location, compacted_files=joined, ms=round(clock.monotonic_ms() - begun))

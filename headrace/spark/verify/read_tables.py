@@ -14,7 +14,7 @@ from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.mongodb.mongodb_stream import position_after
 from headrace.spark.rows.events import SERVER, SNAPSHOT
-from headrace.spark.rows.server_keys import of_server
+from headrace.spark.rows.key_identity import of_server
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.tables.event_log import EventLog

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.spark.columns.column_arrays import REST, SHAPE, ArrowColumns
+from headrace.spark.columns.column_types import parse_schema, schema_text
 from headrace.spark.columns.infer import ColumnRules, grown, infer_schema
-from headrace.spark.columns.schema_text import parse_schema, schema_text
 from headrace.spark.rows.extjson import dumps, loads
 from tests.values import bson_models
 

@@ -8,9 +8,8 @@ import pytest
 from bson import Decimal128, Int64, MinKey, ObjectId
 
 from headrace import limits
-from headrace.spark.columns.column_types import SchemaError, parse_path
+from headrace.spark.columns.column_types import SchemaError, file_text, is_edited, parse_path, parse_schema, schema_text
 from headrace.spark.columns.infer import ColumnRules, grown, infer_schema, validator_schema
-from headrace.spark.columns.schema_text import file_text, is_edited, parse_schema, schema_text
 
 RULES = ColumnRules(reserved=frozenset({"_rest", "_shape"}))
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from headrace.spark.columns import text_layouts
 from headrace.spark.columns.column_arrays import ArrowColumns, loads_rest
+from headrace.spark.columns.column_types import parse_schema
 from headrace.spark.columns.infer import ColumnRules, infer_schema
-from headrace.spark.columns.schema_text import parse_schema
 from headrace.spark.rows.extjson import dumps, loads
 from tests.spark.columns.test_document_columns import DOCUMENTS, RULES, Document
 from tests.values import bson_models

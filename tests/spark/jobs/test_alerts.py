@@ -12,10 +12,10 @@ import pytest
 
 import headrace
 from headrace import limits
-from headrace.spark.jobs.alerts import LagWatch, environment, run_command
 from headrace.spark.jobs.job_model import OnLag
 from headrace.spark.jobs.metrics import JobMetrics
 from headrace.spark.jobs.metrics_listener import MetricsListener
+from headrace.spark.jobs.run_reports import LagWatch, environment, run_command
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.sinks.file_values import FileError
 from headrace.spark.source.options import parse_options

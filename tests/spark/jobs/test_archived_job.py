@@ -12,7 +12,7 @@ from pymongo import MongoClient
 import headrace
 from headrace.spark.jobs.job_file import parse_job
 from headrace.spark.jobs.runner import run_job
-from headrace.spark.tables.delta_log import DeltaLog
+from headrace.spark.tables.event_log import DeltaLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,18 +18,17 @@ import headrace
 from headrace import limits
 from headrace.spark.jobs.checkpoint import planned_ends, read_checkpoint
 from headrace.spark.jobs.collection_checks import SeenCollections
-from headrace.spark.jobs.collection_figures import TableLooks
 from headrace.spark.jobs.dead_letter_jobs import replay, with_dead_letters
 from headrace.spark.jobs.job_file import Job, JobError, parse_job
 from headrace.spark.jobs.job_record import JobRecord, read_record, write_record
 from headrace.spark.jobs.job_tables import open_sink, tables_of
-from headrace.spark.jobs.metrics import JobMetrics
+from headrace.spark.jobs.metrics import JobMetrics, TableLooks
 from headrace.spark.jobs.metrics_listener import MetricsListener
 from headrace.spark.jobs.report import explain_lines, verify_job
 from headrace.spark.jobs.runner import job_lock, reset_job, source_options
 from headrace.spark.jobs.start_checks import TableGone, begin, check_job, noted
 from headrace.spark.jobs.status import job_status, lines_of
-from headrace.spark.mongodb.collection_identity import CollectionReplaced
+from headrace.spark.mongodb.listed_collections import CollectionReplaced
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import FOLDED_COLUMNS, MicroBatch

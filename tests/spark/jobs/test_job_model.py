@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from headrace.cli.main import main
-from headrace.spark.jobs.job_file import JobError, parse_job, read_job
+from headrace.spark.jobs.job_file import JobError, line_of, parse_job, read_job
 from headrace.spark.jobs.job_model import TABLES, LookupTable, OnLag, json_schema
-from headrace.spark.jobs.toml_lines import line_of
 from headrace.spark.sinks.file_values import FileError
 from headrace.spark.sinks.sink_model import Upkeep
 from headrace.spark.sinks.sink_options import KINDS

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.spark.jobs.metrics import JobMetrics, snapshot_text
 from headrace.spark.jobs.metrics_listener import MetricsListener
-from headrace.spark.jobs.run_state import NAME, RunState, read_state, state_of, write_state
+from headrace.spark.jobs.run_reports import NAME, RunState, read_state, state_of, write_state
 
 
 def test_the_state_is_read_as_it_is_stored_and_a_torn_one_is_none(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from headrace.spark.jobs.metrics import JobMetrics
 from headrace.spark.jobs.metrics_listener import MetricsListener
 from headrace.spark.jobs.start_checks import check_job
 from headrace.spark.jobs.status import job_status, lines_of
-from headrace.spark.mongodb.collection_identity import CollectionReplaced
+from headrace.spark.mongodb.listed_collections import CollectionReplaced
 from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.source.options import parse_options

@@ -35,7 +35,7 @@ from headrace.spark.jobs.start_checks import (
     noted,
     problems,
 )
-from headrace.spark.mongodb.collection_identity import CollectionReplaced
+from headrace.spark.mongodb.listed_collections import CollectionReplaced
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.server_history import HistoryChanged
 from headrace.spark.mongodb.source_options import StreamPosition, server_name

@@ -21,7 +21,7 @@ from headrace.cli.main import main
 from headrace.spark.jobs.job_file import Job, read_job
 from headrace.spark.jobs.job_model import OnLag
 from headrace.spark.jobs.report import verify_job
-from headrace.spark.jobs.run_state import RunState, write_state
+from headrace.spark.jobs.run_reports import RunState, write_state
 from headrace.spark.jobs.runner import job_lock
 from headrace.spark.jobs.sink_states import ServerUnreachable
 from headrace.spark.jobs.status import FAILED, FINE, LATE, job_status, lines_of

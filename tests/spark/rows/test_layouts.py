@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
-from headrace.spark.rows import known_layouts
+from headrace.spark.rows import layouts
 from headrace.spark.rows.documents import TextColumn, TypedColumns
-from headrace.spark.rows.known_layouts import KnownLayouts
-from headrace.spark.rows.layouts import BsonColumn, DocumentLayout, LayoutMatch, Numbers, layout_of
+from headrace.spark.rows.layouts import BsonColumn, DocumentLayout, KnownLayouts, LayoutMatch, Numbers, layout_of
 from headrace.values.bson import encode
 
 ROWS_MIN = 32
@@ -53,7 +52,7 @@ KINDS: list[st.SearchStrategy[Any]] = [
 def few_rows_are_enough() -> Iterator[None]:
     """So that documents need not be many to be converted together."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(known_layouts, "ROWS_MIN", ROWS_MIN)
+        patch.setattr(layouts, "ROWS_MIN", ROWS_MIN)
         yield
 
 
@@ -229,7 +228,7 @@ def test_layouts_are_remembered_and_forgotten(monkeypatch: pytest.MonkeyPatch) -
         learned.append(document)
         return layout_of(document)
 
-    monkeypatch.setattr(known_layouts, "layout_of", learning)
+    monkeypatch.setattr(layouts, "layout_of", learning)
     texts = TextColumn()
     one, two = (pa.array([encode({name: number}) for number in range(40)]) for name in "ab")
     for column in (one, one, two, two, one):

@@ -18,7 +18,7 @@ from pymongo import MongoClient
 
 import headrace
 from headrace.spark.jobs.job_file import read_job
-from headrace.spark.jobs.run_state import read_state
+from headrace.spark.jobs.run_reports import read_state
 from headrace.spark.session import interrupts
 from headrace.spark.sinks.mirror_sink import mirror_sink
 

@@ -12,7 +12,7 @@ import pytest
 from headrace import limits
 from headrace.spark.columns.infer import ColumnRules
 from headrace.spark.rows.events import Row
-from headrace.spark.rows.server_keys import of_server
+from headrace.spark.rows.key_identity import of_server
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.history_sink import HistorySink
 from headrace.spark.sinks.mirror_sink import MirrorSink, mirror_sink

@@ -18,8 +18,7 @@ from urllib.error import URLError
 import pytest
 
 from headrace.spark.rows.events import Row
-from headrace.spark.sinks.sink_options import KINDS, parse_sink
-from headrace.spark.sinks.typed_options import TYPED_OPTIONS
+from headrace.spark.sinks.sink_options import KINDS, TYPED_OPTIONS, parse_sink
 from tests.spark.support.generated_changes import GeneratedChanges, batches, generated_changes
 
 PAGES = Path(__file__).resolve().parents[3] / "docs" / "sinks"

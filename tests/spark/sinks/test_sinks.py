@@ -20,7 +20,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 
 import headrace.spark.tables.delta_documents
-import headrace.spark.tables.delta_log
+import headrace.spark.tables.event_log
 from headrace import limits
 from headrace.spark.columns.infer import ColumnRules
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_END, Row
@@ -56,7 +56,7 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (FileWriter, "finish"),
     (TableOptimizer, "compact"),
     (headrace.spark.tables.delta_documents, "write_deltalake"),
-    (headrace.spark.tables.delta_log, "write_deltalake"),
+    (headrace.spark.tables.event_log, "write_deltalake"),
     (headrace.spark.tables.delta_documents, "create_table_with_add_actions"),
     (TableLocation, "remove_file"),
     (StagingWriter, "close"),

@@ -19,7 +19,7 @@ from headrace.spark.sinks.contract import MicroBatch, Sink
 from headrace.spark.sinks.history_sink import HistorySink
 from headrace.spark.sinks.log_sink import changes_sink
 from headrace.spark.sinks.mirror_sink import mirror_sink
-from headrace.spark.tables.delta_log import DeltaLog
+from headrace.spark.tables.event_log import DeltaLog
 from headrace.spark.tables.history_table import HistoryTable
 from headrace.spark.tables.table_location import TableLocation, location_of
 from headrace.spark.tables.typed.partition_columns import parse_partition

@@ -18,9 +18,18 @@ import pyarrow as pa
 from headrace import limits
 from headrace.durable_files import replace_file
 from headrace.spark.columns.column_arrays import ArrowColumns, columns_of, rest_count
-from headrace.spark.columns.column_types import ArrayOf, ColumnType, SchemaError, StructField, StructOf
+from headrace.spark.columns.column_types import (
+    ArrayOf,
+    ColumnType,
+    SchemaError,
+    StructField,
+    StructOf,
+    file_text,
+    is_edited,
+    parse_schema,
+    schema_text,
+)
 from headrace.spark.columns.infer import ColumnRules, grown, infer_schema, merged, validator_schema
-from headrace.spark.columns.schema_text import file_text, is_edited, parse_schema, schema_text
 from headrace.spark.rows.extjson import loads
 from headrace.spark.tables.typed.partition_columns import PartitionColumn
 
