@@ -76,17 +76,9 @@ def milliseconds(target: Target, operation: Callable[[], Any], seconds: float, c
     return best
 
 
-def rest(target: Target) -> None:
-    """Wait until the server does nothing: what was dropped or deleted is cleared away in the background."""
-    used = -1.0
-    while (now := target.cpu_seconds()) - used > 0.02:
-        used = now
-        time.sleep(0.5)
-
-
 def build(target: Target, users: Any, key: Any, count: int) -> str:
     """What the build of an index costs, by itself."""
-    rest(target)
+    target.rest()
     cpu, began = target.cpu_seconds(), time.perf_counter()
     users.create_index(key)
     used, took = target.cpu_seconds() - cpu, time.perf_counter() - began
@@ -139,7 +131,7 @@ def many_costs(target: Target, database: Any, count: int) -> str:
             cpu = target.cpu_seconds()
             step(database[f"many{number}"])
             costs[name].append((target.cpu_seconds() - cpu) * 1e6 / count)
-        rest(target)
+        target.rest()
     insert = min(costs["insert_many, 1,000 at a time"])
     lines = [f"| `{name}` | {min(used):.1f} | {min(used) / insert:.2f} |" for name, used in costs.items()]
     return "\n".join(["| µs of CPU a document | | in inserts |", "|---|---|---|", *lines])
@@ -289,7 +281,7 @@ def main() -> None:
         for name, run in measured.items():
             out(f"| `{name}` | {milliseconds(target, run, 0.3, 20):.2f} | {without[name]:.2f} |\n")
         users.drop_indexes()
-        rest(target)
+        target.rest()
         out(f"\n{insert_costs(target, client.bench)}\n\n{many_costs(target, client.bench, 20_000)}\n\n")
         for name, key in BUILT_ONLY.items():
             out(f"index on {name}: {build(target, users, key, count)}\n")

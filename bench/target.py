@@ -57,9 +57,17 @@ class Target:
         return time.clock_gettime((~self.pid << 3) | 2)
 
     def drop(self) -> None:
-        """Drop the database of the load."""
+        """Drop the database of the load, and wait until its rows are removed: they are no cost of what comes next."""
         with self.connect() as connection:
             call(connection, command({"dropDatabase": 1}, DATABASE))
+        self.rest()
+
+    def rest(self) -> None:
+        """Wait until the server does nothing. What was dropped or deleted is removed in the background."""
+        used = -1.0
+        while (now := self.cpu_seconds()) - used > 0.01:
+            used = now
+            time.sleep(0.2)
 
 
 _CLIENT = {
