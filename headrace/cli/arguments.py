@@ -217,7 +217,10 @@ class CommandParser(Parser):
         finally:
             self._is_intermixing = False
         if left:
-            self.error(f"there is no {left[0]}" if left[0].startswith("-") else f"too many arguments: {left[0]!r}")
+            word = left[0]
+            takes_path = "--dbpath" in self._option_string_actions
+            hint = f"; did you mean --dbpath {word}?" if takes_path else ""
+            self.error(f"there is no {word}" if word.startswith("-") else f"too many arguments: {word!r}{hint}")
         return parsed, left
 
 

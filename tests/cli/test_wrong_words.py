@@ -10,7 +10,7 @@ HINTS: list[tuple[str, str]] = [
     ("serve --dbpth x", "headrace serve: there is no --dbpth; did you mean --dbpath? (headrace serve --help)"),
     ("serve --dbPath=x", "headrace serve: there is no --dbPath; did you mean --dbpath? (headrace serve --help)"),
     ("serve --zzzzzz", "headrace serve: there is no --zzzzzz (headrace serve --help)"),
-    ("serve data", "headrace serve: too many arguments: 'data' (headrace serve --help)"),
+    ("serve data", "headrace serve: too many arguments: 'data'; did you mean --dbpath data? (headrace serve --help)"),
     ("serve --port x", "headrace serve: argument --port: 'x' is not a port number (headrace serve --help)"),
     ("tail --fromm 1h", "headrace tail: there is no --fromm; did you mean --from? (headrace tail --help)"),
     ("import --colunmsHaveTypes", "headrace import: there is no --colunmsHaveTypes; did you mean --columnsHaveTypes? "),
