@@ -177,7 +177,9 @@ class SeriesRun:
         return [*self._done, self.paths.last]
 
     def step(self, step: Document) -> None:
-        """Take a step."""
+        """Take a step. Before the collection is created there is nothing to compare."""
+        if not self._done and "create" not in step.get("do", ()):
+            return
         if "ask" in step:
             self._ask(step["ask"])
         elif "do" in step:
@@ -212,8 +214,8 @@ class SeriesRun:
             self._has_meta = "metaField" in command.get("timeseries", ())
         failed = reply["ok"] != 1.0 or bool(reply.get("writeErrors"))
         after = self._present()
-        if name == "insert" and not failed:
-            self._compare(after, [*before, *command["documents"]])
+        if name == "insert" and reply["ok"] == 1.0:
+            self._compare(after, [*before, *_inserted(command, reply)])
         elif name == "delete" and not failed:
             self._deleted(command["deletes"][0], reply["n"], after)
         elif name == "update" and not failed:
@@ -308,6 +310,15 @@ class SeriesRun:
         ]
         if forms[0] != forms[1]:
             raise Difference(f"{got}, expected {forms[1]}")
+
+
+def _inserted(command: Document, reply: Document) -> list[Document]:
+    """Return the documents of an insert that the reply does not refuse."""
+    documents: list[Document] = command["documents"]
+    refused = {error["index"] for error in reply.get("writeErrors", ())}
+    if refused and command.get("ordered", True):
+        return documents[: min(refused)]
+    return [document for at, document in enumerate(documents) if at not in refused]
 
 
 def _run(pipeline: list[Document], documents: list[Document]) -> list[Document]:

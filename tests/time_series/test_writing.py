@@ -70,6 +70,25 @@ def test_each_document_without_a_date_is_an_error(
     assert [item["_id"] for item in found(at)] == ids
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize(
+    ("key", "refused", "code"),
+    [({"m": "hashed"}, [1], 16766), ({"m.a": 1, "m.b": 1}, {"a": [1], "b": [2]}, 171), ({"m": "2dsphere"}, "x", 16755)],
+)
+def test_a_source_that_no_index_can_hold_is_an_error_of_its_measurements(
+    at: DrivenServer, key: Document, refused: Any, code: int, ordered: bool
+) -> None:
+    """The measurements of a source go into one bucket. No measurement after the first error is stored if `ordered`."""
+    at.must("t", {"createIndexes": "c", "indexes": [{"key": key, "name": "i"}]})
+    sources: list[Any] = [[0, 1] if "2dsphere" in key.values() else 1, refused, None, refused, 1.5]
+    sources[4] = sources[0]
+    documents = [{"_id": n, "t": at_second(n), **({} if m is None else {"m": m})} for n, m in enumerate(sources)]
+    reply: Any = at.run("t", {"insert": "c", "documents": documents, "ordered": ordered})
+    errors = [(item["index"], item["code"]) for item in reply["writeErrors"]]
+    assert (reply["n"], errors) == ((1, [(1, code)]) if ordered else (3, [(1, code), (3, code)]))
+    assert sorted(item["_id"] for item in found(at)) == ([0] if ordered else [0, 2, 4])
+
+
 def test_a_document_without_id_gets_one_and_ids_are_not_unique(at: DrivenServer) -> None:
     at.must("t", {"insert": "c", "documents": [{"t": at_second(0)}, {"_id": 1, "t": at_second(0)}]})
     at.must("t", {"insert": "c", "documents": [{"_id": 1, "t": at_second(0)}]})

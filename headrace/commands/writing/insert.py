@@ -34,7 +34,7 @@ from headrace.errors import CommandError
 from headrace.execution.time_series import Buckets, buckets_of
 from headrace.execution.writes.inserts import insert
 from headrace.execution.writes.matches import Target, created, measure
-from headrace.execution.writes.measurements import check_no_transaction, insert_measurements
+from headrace.execution.writes.measurements import check_no_transaction, insert_measurements, refused_sources
 from headrace.execution.writes.validation import Validator
 from headrace.store import capped
 from headrace.store.catalog import Collection
@@ -258,7 +258,8 @@ class Inserts:
         self, documents: list[bytes], number: int
     ) -> tuple[dict[int, Measurement], dict[int, CommandError]]:
         """Return the measurements and the errors of invalid ones, by index. If `ordered`, stop at the first error."""
-        series = self._buckets().series
+        buckets = self._buckets()
+        series = buckets.series
         taken: dict[int, Measurement] = {}
         errors: dict[int, CommandError] = {}
         for index, document in enumerate(documents, number):
@@ -268,6 +269,11 @@ class Inserts:
                 errors[index] = error
                 if self.ordered:
                     break
+        if refused := refused_sources(buckets, taken.values()):
+            errors |= {index: refused[item.meta] for index, item in taken.items() if item.meta in refused}
+            last = min(errors) if self.ordered else max(*taken, *errors)
+            taken = {index: item for index, item in taken.items() if index <= last and item.meta not in refused}
+            errors = {index: error for index, error in errors.items() if index <= last}
         return taken, errors
 
     def _piece(self, documents: list[bytes], number: int) -> bool:

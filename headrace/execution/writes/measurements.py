@@ -7,7 +7,7 @@ so no bucket is ever locked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from bson import ObjectId
 
@@ -17,6 +17,8 @@ from headrace.execution.plan import Finder
 from headrace.execution.time_series import Buckets
 from headrace.execution.writes.matches import MatchedDocument, Target, current, is_unchanged, matches
 from headrace.query.match import Predicate, parse_filter
+from headrace.store.catalog import Index
+from headrace.store.indexes.index_entries import key_maker
 from headrace.store.write_transaction import RetryableWrite
 from headrace.timeseries.bucket import Measurement, extended, head_of, measurements_of, new_bucket, taken_apart
 from headrace.timeseries.bucket_filter import bucket_filter
@@ -43,6 +45,31 @@ def insert_measurements(
         first = 0
         while first < len(of_source):
             first += _fill(context, buckets, of_source[first:] if first else of_source, retryable)
+
+
+def refused_sources(buckets: Buckets, measurements: Iterable[Measurement]) -> dict[bytes, CommandError]:
+    """Return the errors of sources that an index cannot hold, by `Measurement.meta`."""
+    collection, series = buckets
+    indexes = [index for index in collection.maintained if _may_refuse(index)]
+    errors: dict[bytes, CommandError] = {}
+    if indexes:
+        for measurement in {item.meta: item for item in measurements}.values():
+            raw = new_bucket(series, _NO_ID, series.start_ms(measurement.time_ms), [measurement])
+            try:
+                for index in indexes:
+                    key_maker(index).keys(raw)
+            except CommandError as error:
+                errors[measurement.meta] = error
+    return errors
+
+
+def _may_refuse(index: Index) -> bool:
+    """Whether an index has no keys for some sources: it is hashed, of places, or has several paths in the source."""
+    key = index.spec["key"]
+    return any(type(kind) is str for kind in key.values()) or sum(path.startswith("meta.") for path in key) > 1
+
+
+_NO_ID: Final = ObjectId(bytes(12))
 
 
 def _fill(
