@@ -27,6 +27,7 @@ TITLES: Final = {
     "serve.REFUSED_FLAGS": "Flags of `headrace serve`",
     "server_stages.UNSUPPORTED": "Options of `$collStats`",
     "stage_table.UNSUPPORTED": "Pipeline stages",
+    "time_series.UNSUPPORTED": "Indexes on measurements of a time series",
 }
 """By file and table."""
 OTHERS: Final = {"headrace.demo", "headrace.spark", "headrace.testing"}

@@ -11,6 +11,7 @@ measurements.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from bson.datetime_ms import DatetimeMS
@@ -44,6 +45,37 @@ def meta_path(series: Series, path: str) -> str | None:
     if meta is None or not (path == meta or path.startswith(meta + ".")):
         return None
     return "meta" + path[len(meta) :]
+
+
+def of_source(series: Series, spec: dict[str, Any]) -> dict[str, Any] | None:
+    """The filter on buckets that equals a filter on the meta field alone; None for a filter on other fields."""
+    return _renamed(spec, lambda path: meta_path(series, path))
+
+
+def of_meta(series: Series, spec: dict[str, Any]) -> dict[str, Any] | None:
+    """The filter on the meta field of which `of_source` makes this one; None if it makes it of none."""
+    meta = series.meta_field
+    return _renamed(spec, lambda path: _within(path, meta))
+
+
+def _within(path: str, meta: str | None) -> str | None:
+    is_meta = meta is not None and (path == "meta" or path.startswith("meta."))
+    return f"{meta}{path[len('meta') :]}" if is_meta else None
+
+
+def _renamed(spec: dict[str, Any], rename: Callable[[str], str | None]) -> dict[str, Any] | None:
+    made: dict[str, Any] = {}
+    for name, value in spec.items():
+        if name in ("$and", "$or") and type(value) is list and all(type(item) is dict for item in value):
+            parts = [_renamed(item, rename) for item in value]
+            if None in parts:
+                return None
+            made[name] = parts
+        elif (renamed := rename(name)) is not None:
+            made[renamed] = value
+        else:
+            return None
+    return made
 
 
 def _of_time(series: Series, value: Any) -> list[dict[str, Any]]:

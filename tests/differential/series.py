@@ -33,6 +33,9 @@ _INDEXES: Final[list[Document]] = [
     {"m": 1}, {"m": -1, "t": -1}, {"t": 1}, {"t": -1}, {"m.x": 1, "t": 1}, {"m": "hashed"}, {"m.y": 1, "m.x": -1},
     {"t": 1, "m": 1},
 ]  # fmt: skip
+_COVERED: Final[list[Document]] = [
+    {"m": "a"}, {"m.x": {"$gte": 1}}, {"$or": [{"m": {"$exists": True}}, {"m.y": "b"}]}, {"m": {"$gt": 1}},
+]  # fmt: skip
 _HINT_REFUSED: Final = frozenset({2, 291})
 
 
@@ -144,7 +147,10 @@ class Measurements:
             return {"update": "c", "updates": [{"q": spec, "u": change, "multi": True}]}
         at = random.randrange(len(_INDEXES))
         if dice < 0.95:
-            return {"createIndexes": "c", "indexes": [{"key": _INDEXES[at], "name": f"i{at}"}]}
+            spec: Document = {"key": _INDEXES[at], "name": f"i{at}"}
+            if random.random() < 0.3:
+                spec["partialFilterExpression"] = random.choice(_COVERED)
+            return {"createIndexes": "c", "indexes": [spec]}
         return {"dropIndexes": "c", "index": random.choice(["*", f"i{at}"])}
 
 

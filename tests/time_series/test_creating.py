@@ -202,11 +202,30 @@ def test_indexes_have_the_names_of_its_fields(made: DrivenServer) -> None:
         ({"key": {"m": 1}, "unique": True}, 72), ({"key": {"m": "text"}}, 72), ({"key": {"v": 1}, "sparse": True}, 72),
         ({"key": {"$**": 1}}, 7246201), ({"key": {"at": 1}, "expireAfterSeconds": 5}, 72),
         ({"key": {"v": "2dsphere"}}, 72), ({"key": {"_id": 1}}, 72), ({"key": {"v": "hashed"}}, 67),
-        ({"key": {"v": "2d"}}, 67),
+        ({"key": {"v": "2d"}}, 67), ({"key": {"m": 1}, "partialFilterExpression": {"v": 1}}, 72),
+        ({"key": {"m": 1}, "partialFilterExpression": {"$and": [{"m": 1}, {"at": {"$gt": DatetimeMS(0)}}]}}, 72),
     ],
 )  # fmt: skip
 def test_other_indexes_are_refused(made: DrivenServer, spec: Document, expected: int) -> None:
     assert code(made, {"createIndexes": "c", "indexes": [{"name": "x", **spec}]}) == expected
+
+
+def test_a_partial_index_covers_sources(made: DrivenServer) -> None:
+    covered: Document = {"$or": [{"m.x": {"$gt": 2}}, {"m": "a"}]}
+    spec = {"key": {"at": 1}, "name": "p", "partialFilterExpression": covered}
+    for _ in range(2):
+        made.must("t", {"createIndexes": "c", "indexes": [spec]})
+    assert made.must("t", {"listIndexes": "c"})["cursor"]["firstBatch"][-1] == {"v": 2, **spec}
+    stored = made.must("t", {"listIndexes": "system.buckets.c"})["cursor"]["firstBatch"][-1]
+    assert stored["partialFilterExpression"] == {"$or": [{"meta.x": {"$gt": 2}}, {"meta": "a"}]}
+    documents = [{"_id": n, "at": DatetimeMS(NOW + n), "m": {"x": n % 6}} for n in range(60)]
+    made.must("t", {"insert": "c", "documents": [*documents, {"_id": 60, "at": DatetimeMS(NOW), "m": "a"}]})
+    found = made.must("t", {"find": "c", "filter": {"m.x": {"$gte": 3}}, "hint": "p"})["cursor"]["firstBatch"]
+    assert sorted(item["_id"] for item in found) == [n for n in range(60) if n % 6 >= 3]
+    assert code(made, {"find": "c", "filter": {"m.x": 1}, "hint": "p"}) == 291
+    made.must("t", {"collMod": "c", "index": {"name": "p", "hidden": True}})
+    assert made.must("t", {"listIndexes": "c"})["cursor"]["firstBatch"][-1] == {"v": 2, **spec, "hidden": True}
+    assert made.must("t", {"validate": "system.buckets.c"})["valid"]
 
 
 @pytest.mark.parametrize("pause", range(1, 6))

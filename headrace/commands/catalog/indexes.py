@@ -45,6 +45,7 @@ from headrace.store.indexes import index_builds
 from headrace.store.store import Store
 from headrace.timeseries.series import Series
 from headrace.values.bson import encode
+from headrace.values.bson.to_string import to_string
 from headrace.values.order import equal
 
 BUILD_INFO: Final = boolean("includeIndexBuildInfo")
@@ -194,7 +195,7 @@ def _of_series(series: Series, shown: list[dict[str, Any]]) -> Iterator[dict[str
     for item in shown:
         spec = series_index(series, item.get("spec", item))
         if spec is not None:
-            yield {**item, "spec": spec} if "spec" in item else {**item, "key": spec["key"]}
+            yield {**item, "spec": spec} if "spec" in item else spec
 
 
 def drop(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -256,7 +257,7 @@ def _named(collection: Collection, wanted: Any) -> Any:
                 raise CommandError(72, "cannot drop _id index")
             return index
     if type(wanted) is dict:
-        raise CommandError(27, f"can't find index with key: {wanted}")
+        raise CommandError(27, f"can't find index with key: {to_string(wanted)}")
     raise CommandError(27, f"index not found with name [{wanted}]")
 
 

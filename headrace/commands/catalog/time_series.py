@@ -25,12 +25,17 @@ from headrace.query.expressions.numbers import to_long
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.text_keys import is_text
-from headrace.timeseries.bucket_filter import meta_path
+from headrace.timeseries.bucket_filter import meta_path, of_meta, of_source
 from headrace.timeseries.index_keys import from_buckets, to_buckets
 from headrace.timeseries.series import PREFIX, Series
 from headrace.values.bson.to_string import to_string
 
 PARTIAL: Final = "partialFilterExpression"
+UNSUPPORTED: Final = {
+    PARTIAL: (72, "Partial indexes of a time series have a filter on the meta field alone"),
+    "2dsphere": (72, "2dsphere indexes of a time series are on the meta field or its fields"),
+}
+"""Options and kinds that an index of a time series has in MongoDB, and the errors that refuse them on measurements."""
 
 
 def check_with(context: CommandContext, namespace: str, body: dict[str, Any], names: frozenset[str]) -> None:
@@ -113,7 +118,7 @@ def view_and_buckets(context: CommandContext, collection: Collection) -> tuple[C
 def bucket_index(series: Series, spec: dict[str, Any]) -> dict[str, Any]:
     """Translate an index of a time series to its buckets. Raise 67, 72 or 7246201 for kinds and options that no time
     series has."""
-    for option, kind in (("unique", "Unique"), ("prepareUnique", "Unique"), (SECONDS, "TTL"), (PARTIAL, "Partial")):
+    for option, kind in (("unique", "Unique"), ("prepareUnique", "Unique"), (SECONDS, "TTL")):
         if spec.get(option) not in (None, False):
             raise CommandError(72, f"{kind} indexes are not supported on time-series collections")
     key = spec["key"]
@@ -121,10 +126,15 @@ def bucket_index(series: Series, spec: dict[str, Any]) -> dict[str, Any]:
         raise CommandError(72, "Text indexes are not supported on time-series collections")
     if spec.get("sparse") and any(name != series.time_field and meta_path(series, name) is None for name in key):
         raise CommandError(72, "Sparse indexes are not supported on time-series measurements")
+    if PARTIAL in spec and (covered := of_source(series, spec[PARTIAL])) is None:
+        raise CommandError(*UNSUPPORTED[PARTIAL])
+    if any(kind == "2dsphere" and meta_path(series, name) is None for name, kind in key.items()):
+        raise CommandError(*UNSUPPORTED["2dsphere"])
     try:
         if spec["name"] == "_id_":
             raise ValueError("_id")
-        return {**spec, "key": to_buckets(series, key)}
+        made = {**spec, "key": to_buckets(series, key)}
+        return {**made, PARTIAL: covered} if PARTIAL in spec else made
     except ValueError:
         # The codes of MongoDB, which finds the errors in the key of the buckets' index.
         code = 7246201 if "$**" in key else 67 if {"2d", "hashed"} & set(map(str, key.values())) else 72
@@ -137,4 +147,7 @@ def bucket_index(series: Series, spec: dict[str, Any]) -> dict[str, Any]:
 def series_index(series: Series, spec: dict[str, Any]) -> dict[str, Any] | None:
     """Translate an index of the buckets to the time series; None for an index that only the buckets have."""
     key = None if spec.get("clustered") else from_buckets(series, spec["key"])
-    return None if key is None else {**spec, "key": key}
+    if key is None or PARTIAL not in spec:
+        return None if key is None else {**spec, "key": key}
+    covered = of_meta(series, spec[PARTIAL])
+    return None if covered is None else {**spec, "key": key, PARTIAL: covered}
