@@ -21,6 +21,7 @@ from headrace.query.update.diff_update import parse_entry
 from headrace.query.update.update import Update
 from headrace.store.catalog import Catalog, Collection
 from headrace.values.bson import decode, encode, find_element, iter_elements
+from headrace.values.bson.to_string import to_string
 from headrace.values.position import to_timestamp
 
 _DEPTH_MAX: Final = 10
@@ -214,7 +215,7 @@ def _of_view(operation: LoggedOperation, catalog: Catalog) -> dict[str, Any]:
     """Return the body of the command that makes the same change to a view as this change of `system.views`."""
     namespace = operation.key
     if type(namespace) is not str or not namespace.startswith(f"{operation.database}."):
-        raise CommandError(73, f"the _id of a view's document must be its namespace, not {namespace!r}")
+        raise CommandError(73, f"the _id of a view's document must be its namespace, not {to_string(namespace)}")
     name = namespace.partition(".")[2]
     if operation.kind == "d":
         return {"drop": name}

@@ -17,6 +17,7 @@ from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import nearest_int
+from headrace.values.bson.to_string import to_string
 from headrace.values.collator import Collator, UnknownLocale
 
 VERSION: Final = "57.1"
@@ -92,7 +93,7 @@ def parse_collation(document: dict[str, Any] | None) -> Collation | None:
             f"Requested collation version {document['version']} but the only available collator version was {VERSION}.",
         )
     if not LOCALE.match(locale):
-        raise CommandError(2, f"Field 'locale' is invalid in: {document}")
+        raise CommandError(2, f"Field 'locale' is invalid in: {to_string(document)}")
     given: dict[str, Any] = {name: _flag(document, name) for name in FLAGS if name in document}
     for name, choices in CHOICES.items():
         if name in document:
@@ -107,7 +108,7 @@ def parse_collation(document: dict[str, Any] | None) -> Collation | None:
         collation = _collation(locale, tuple(sorted(given.items())))
     except UnknownLocale:
         if "version" not in document:  # stored collations stay usable
-            raise CommandError(2, f"Field 'locale' is invalid in: {document}") from None
+            raise CommandError(2, f"Field 'locale' is invalid in: {to_string(document)}") from None
         collation = _collation(locale, tuple(sorted(given.items())), stored=True)
     if "version" not in document:
         _check_together(dict(collation.document))

@@ -24,6 +24,7 @@ from headrace.query.operation_memory import StageMemory
 from headrace.time_limit import limited
 from headrace.values.bson import MISSING, Missing, decode
 from headrace.values.bson.columns import FIELD_COUNT_MAX, Columns
+from headrace.values.bson.to_string import to_string
 from headrace.values.order import RANKS, Key, number_key, sort_key
 from headrace.values.paths import array_index, split_path
 
@@ -281,7 +282,7 @@ _SORTED_METADATA: Final = frozenset(
 def _metadata_path(name: Any, metadata: DocumentMetadata | None) -> str:
     """The path to sort by metadata of documents, highest first."""
     if type(name) is not str or name not in _SORTED_METADATA:
-        raise CommandError(31138, f"Illegal $meta sort: {name!r}")
+        raise CommandError(31138, f"Illegal $meta sort: {to_string(name)}")
     source = None if metadata is None else metadata.source_of(name)
     if metadata is None or source is None:
         check_unavailable(name)
@@ -294,7 +295,7 @@ def _is_descending(path: str, direction: Any) -> bool:
     if type(direction) is dict:
         raise CommandError(17312, "$meta is the only expression supported by $sort right now")
     if type(direction) not in (int, Int64, float, Decimal128):
-        raise CommandError(15974, f"Illegal key in $sort specification: {path}: {direction!r}")
+        raise CommandError(15974, f"Illegal key in $sort specification: {path}: {to_string(direction)}")
     number = number_key(direction)
     if number not in (1, -1):
         raise CommandError(15975, "$sort key ordering must be 1 (for ascending) or -1 (for descending)")

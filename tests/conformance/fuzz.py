@@ -17,6 +17,7 @@ import datetime
 import gzip
 import math
 import random
+import re
 import signal
 import sys
 import time
@@ -298,6 +299,20 @@ def mutate(rng: random.Random, command: dict[str, Any], others: list[tuple[str, 
     return command
 
 
+_PYTHON: Final = re.compile(
+    r"\b(True|False|None|DatetimeMS|Decimal128|Int64|Binary)\b|Regex\(|[{\[]'[^']*'[:,\]]|<class|<headrace|[ \[(]b'"
+)
+"""Forms of Python's values, which no message of MongoDB's has."""
+
+
+def messages_of(reply: Any) -> list[str]:
+    """Return the error messages of a reply, also those of a write's statements."""
+    if not isinstance(reply, dict):
+        return []
+    errors = [reply, *reply.get("writeErrors", ())]
+    return [error["errmsg"] for error in errors if isinstance(error, dict) and "errmsg" in error]
+
+
 class TooSlow(Exception):
     """A command has used more CPU than `COMMAND_SECONDS_MAX`."""
 
@@ -365,6 +380,10 @@ class Fuzz:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         code = reply.get("code", 0) if isinstance(reply, dict) else 0
         self.errors[code] += 1
+        for message in messages_of(reply):
+            if found := _PYTHON.search(message):
+                key = f"a form of Python's in error {code}: {message[: found.start()]}"[:100]
+                self.failures.setdefault(key, (database, command, message))
         if code == 1:
             self.failures.setdefault(str(reply), (database, command, str(reply)))
         return True

@@ -14,6 +14,7 @@ from headrace.dispatch.arguments import Field, Fields, boolean, document, withou
 from headrace.errors import CommandError, code_name
 from headrace.query.expressions.numbers import double_of, to_long, truthy
 from headrace.values.bson import encode, type_name
+from headrace.values.bson.to_string import to_string
 
 TAKEN_BY: Final = frozenset({
     "_mergeAuthzCollections", "abortTransaction", "aggregate", "applyOps", "bulkWrite", "cloneCollectionAsCapped",
@@ -57,7 +58,7 @@ def _check_tags(tags: dict[str, Any]) -> None:
     for name, value in tags.items():
         if isinstance(value, bool) or not isinstance(value, _NUMBERS):
             raise CommandError(
-                9, f"tags must be a single level document with only number values; found: {name}: {value}"
+                9, f"tags must be a single level document with only number values; found: {name}: {to_string(value)}"
             )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from bson import Binary, MaxKey, MinKey
+from bson import Binary, MaxKey, MinKey, Regex
 from bson.datetime_ms import DatetimeMS
 
 from headrace.query.expressions.date_format import iso_text
 from headrace.values.bson import MISSING
+from headrace.values.bson.to_string import regex_text
 
 
 def as_text(value: Any) -> str:
@@ -30,6 +31,8 @@ def as_text(value: Any) -> str:
         return iso_text(int(value)) if -62_167_219_200_000 <= int(value) <= 253_402_300_799_999 else str(int(value))
     if kind in (MinKey, MaxKey):
         return kind.__name__
+    if kind is Regex:
+        return regex_text(value)
     if value is None:
         return "null"
     return "MISSING" if value is MISSING else str(value)

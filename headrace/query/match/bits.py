@@ -18,6 +18,7 @@ from bson import Binary, Decimal128, Int64
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import int64_of
+from headrace.values.bson.to_string import to_string
 from headrace.values.paths import ValueTest
 
 NUMBERS: Final = (int, Int64, float, Decimal128)
@@ -90,7 +91,8 @@ def _parse_mask(name: str, argument: Any, path: str) -> _Masks:
     if type(argument) is list:
         return _mask_of([_parse_position(item) for item in argument])
     if type(argument) not in NUMBERS:
-        raise CommandError(2, f"{path} takes an Array, a number, or a BinData but received: {name}: {argument!r}")
+        received = f"{name}: {to_string(argument)}"
+        raise CommandError(2, f"{path} takes an Array, a number, or a BinData but received: {received}")
     number = int64_of(argument)
     if number is None:
         raise CommandError(9, f"Expected an integer: {name}: {argument}")
@@ -113,7 +115,7 @@ def _mask_of(positions: list[int]) -> _Masks:
 
 def _parse_position(item: Any) -> int:
     if type(item) not in NUMBERS:
-        raise CommandError(2, f"bit positions must be an integer but got: {item!r}")
+        raise CommandError(2, f"bit positions must be an integer but got: {to_string(item)}")
     position = int64_of(item)
     if position is None or not -(2**31) <= position < 2**31:
         raise CommandError(2, f"bit positions cannot be represented as a 32-bit signed integer: {item}")

@@ -34,6 +34,7 @@ from headrace.query.match.match_expression import (
 )
 from headrace.query.match.type_test import has_type, parse_types
 from headrace.query.match.value_tests import exists, has_size, is_in, leaves_remainder, ordered, truncated_int64
+from headrace.values.bson.to_string import to_string
 from headrace.values.order import regex_options
 
 FieldOperatorParser = Callable[[str, str, Any, FilterContext], MatchExpression]
@@ -152,7 +153,7 @@ def _parse_exists(path: str, name: str, argument: Any, context: FilterContext) -
 def _parse_size(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
     size = int64_of(argument)
     if type(argument) not in NUMBERS:
-        raise CommandError(2, f"Failed to parse $size. Expected a number in: $size: {argument!r}")
+        raise CommandError(2, f"Failed to parse $size. Expected a number in: $size: {to_string(argument)}")
     if size is None:
         raise CommandError(2, f"Failed to parse $size. Expected an integer: $size: {argument}")
     if size < 0:

@@ -21,6 +21,7 @@ from headrace.query.collation import Collation
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.match import parse_filter
 from headrace.query.match.filter_parser import truthy
+from headrace.values.bson.to_string import to_string
 
 if TYPE_CHECKING:
     from headrace.query.document_metadata import Readers
@@ -262,7 +263,7 @@ class _SpecificationReader:
         from headrace.query.expressions.operator_table import OPERATORS, UNSUPPORTED
 
         if self.mode is ProjectionType.EXCLUSION and type(value) is not dict:
-            raise CommandError(31310, f"Cannot use an expression {path}: {value!r} in an exclusion projection")
+            raise CommandError(31310, f"Cannot use an expression {path}: {to_string(value)} in an exclusion projection")
         if self.mode is ProjectionType.EXCLUSION:
             raise CommandError(31252, f"Cannot use an expression {path}: ... in an exclusion projection")
         self.mode = ProjectionType.INCLUSION

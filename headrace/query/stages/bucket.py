@@ -15,6 +15,7 @@ from headrace.query.stages.group import Group, parse_fields
 from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.values.bson import MISSING, type_name
+from headrace.values.bson.to_string import to_string
 from headrace.values.order import compare, rank, sort_key
 
 COUNT = {"count": {"$sum": 1}}
@@ -52,7 +53,8 @@ def require_group_by(name: str, value: Any, code: int) -> None:
     if not (is_path or is_expression):
         raise CommandError(
             code,
-            f"The {name} 'groupBy' field must be defined as a $-prefixed path or an expression, but found: {value!r}.",
+            f"The {name} 'groupBy' field must be defined as a $-prefixed path or an expression, but found: "
+            f"{to_string(value)}.",
         )
 
 
@@ -77,7 +79,8 @@ def _boundaries(value: Any, context: PipelineContext) -> list[Any]:
 def _constant(value: Any, context: PipelineContext, code: int, option: str) -> Any:
     expression = parse_expression(value, context.parse_context().binding(*AT_EVALUATION))
     if not expression.is_constant:
-        raise CommandError(code, f"The $bucket '{option}' field must be a constant expression, but found: {value!r}.")
+        found = to_string(value)
+        raise CommandError(code, f"The $bucket '{option}' field must be a constant expression, but found: {found}.")
     return expression(Env({}))
 
 

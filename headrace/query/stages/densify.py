@@ -182,7 +182,7 @@ def _check_unit(unit: Any, step: Any) -> None:
     if type(unit) is not str:
         raise CommandError(14, f"BSON field '$densify.range.unit' is the wrong type '{type_name(unit)}'")
     if unit not in UNITS:
-        raise CommandError(9, f"unknown time unit value: {unit!r}")
+        raise CommandError(9, f"unknown time unit value: {unit}")
     if integral(step) is None:
         raise CommandError(
             6586400, "The step parameter in a range satement must be a whole number when densifying a date range"

@@ -19,6 +19,7 @@ from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.time_limit import run_limited
 from headrace.values.bson import MISSING, type_name
+from headrace.values.bson.to_string import to_string
 from headrace.values.order import hash_key
 
 if TYPE_CHECKING:
@@ -255,13 +256,15 @@ def parse_sort_by_count(name: str, spec: Any, context: PipelineContext) -> tuple
         if not next(iter(spec), "").startswith("$"):
             raise CommandError(
                 40147,
-                f"the sortByCount field must be defined as a $-prefixed path or an expression inside an object: {spec}",
+                "the sortByCount field must be defined as a $-prefixed path or an expression inside an object: "
+                f"{to_string(spec)}",
             )
     elif type(spec) is str:
         if not spec.startswith("$"):
             raise CommandError(
                 40148,
-                f"the sortByCount field must be defined as a $-prefixed path or an expression inside an object: {spec}",
+                "the sortByCount field must be defined as a $-prefixed path or an expression inside an object: "
+                f"{to_string(spec)}",
             )
     else:
         raise CommandError(

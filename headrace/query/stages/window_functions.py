@@ -25,6 +25,7 @@ from headrace.query.stages.time_units import MILLISECONDS
 from headrace.query.stages.window_partition import Partition, WindowBounds, parse_window_bounds, sorted_by
 from headrace.turns import paced
 from headrace.values.bson import MISSING, type_name
+from headrace.values.bson.to_string import to_string
 from headrace.values.order import compare, sort_key
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def parse_window_function(spec: Any, order: SortKey | None, context: PipelineCon
     if name in _RANKS:
         return _ranked(name, spec, order)
     if not name or spec.keys() - {name, "window"}:
-        raise CommandError(9, f"Expected one window function, a field that begins with '$', and 'window': {spec!r}")
+        found = to_string(spec)
+        raise CommandError(9, f"Expected one window function, a field that begins with '$', and 'window': {found}")
     argument, window = spec[name], spec.get("window", MISSING)
     if name in _ACCUMULATORS:
         return _accumulated(name, argument, parse_window_bounds(window, order, context), context)
@@ -132,7 +134,7 @@ def _shift(name: str, argument: Any, context: PipelineContext) -> WindowFunction
     options = _options(name, argument, required=("output", "by"), optional=("default",))
     by, default = int32_of(options["by"]), parse_expression(options.get("default"), context.parse_context())
     if by is None:
-        raise CommandError(9, f"'$shift:by' field must be an integer, but found {options['by']!r}")
+        raise CommandError(9, f"'$shift:by' field must be an integer, but found {to_string(options['by'])}")
     if not default.is_constant:
         raise CommandError(9, "'$shift:default' expression must yield a constant value")
     output, otherwise = context.expression(options["output"]), _null(default(Env({})))
@@ -175,11 +177,11 @@ def _alpha(options: dict[str, Any]) -> Decimal:
     if "alpha" in options:
         alpha = options["alpha"]
         if type(alpha) not in NUMBERS or not 0 < _number(alpha) < 1:
-            raise CommandError(9, f"'alpha' must be between 0 and 1 (exclusive), found {alpha!r}")
+            raise CommandError(9, f"'alpha' must be between 0 and 1 (exclusive), found {to_string(alpha)}")
         return decimal_of(alpha)
     count = int64_of(options["N"])
     if count is None or count <= 0:
-        raise CommandError(9, f"'N' must be a whole number greater than zero, found {options['N']!r}")
+        raise CommandError(9, f"'N' must be a whole number greater than zero, found {to_string(options['N'])}")
     return CONTEXT.divide(Decimal(2), Decimal(count + 1))
 
 
@@ -269,8 +271,8 @@ def _over_axis(
         raise CommandError(9, f"{name} requires explicit window bounds")
     bounds = parse_window_bounds(window, order, context)
     unit = options.get("unit")
-    if unit is not None and unit not in MILLISECONDS:
-        raise CommandError(5490710, f"unit must be 'week' or smaller: {unit!r}")
+    if unit is not None and (type(unit) is not str or unit not in MILLISECONDS):
+        raise CommandError(5490710, f"unit must be 'week' or smaller: {to_string(unit)}")
     evaluate, scale = context.expression(options["input"]), MILLISECONDS.get(unit or "")
 
     def compute(partition: Partition) -> list[Any]:

@@ -25,6 +25,7 @@ from headrace.query.stages.stage import Document, PipelineContext
 from headrace.query.stages.time_units import UNITS, shifted
 from headrace.query.stages.unwind import nested
 from headrace.values.bson import MISSING, type_name
+from headrace.values.bson.to_string import to_string
 from headrace.values.order import sort_key
 
 CURRENT: Final = "current"
@@ -152,7 +153,7 @@ def parse_window_bounds(spec: Any, order: SortKey | None, context: PipelineConte
     if "range" not in spec:
         return WindowBounds()
     if "unit" in spec and (type(spec["unit"]) is not str or spec["unit"] not in UNITS):
-        raise CommandError(9, f"unknown time unit value: {spec['unit']!r}")
+        raise CommandError(9, f"unknown time unit value: {to_string(spec['unit'])}")
     return _range_bounds(_pair(spec["range"], "range", context), spec.get("unit"), order)
 
 
@@ -161,7 +162,7 @@ def _document_bounds(pair: tuple[Any, Any], order: SortKey | None) -> WindowBoun
     for bound in pair:
         distance = 0 if bound == CURRENT else int32_of(bound)
         if distance is None and bound is not None:
-            raise CommandError(9, f"Numeric document-based bounds must be an integer, not {bound!r}")
+            raise CommandError(9, f"Numeric document-based bounds must be an integer, not {to_string(bound)}")
         bounds.append(distance)
     if bounds != [None, None] and order is None:
         raise CommandError(5339901, "Document-based bounds require a sortBy")

@@ -11,6 +11,7 @@ from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Rege
 from bson.datetime_ms import DatetimeMS
 
 from headrace.values.bson import MISSING
+from headrace.values.bson.to_string import regex_text
 
 
 def value_text(value: Any) -> str:
@@ -52,12 +53,6 @@ def _binary(value: bytes) -> str:
     return f"BinData({subtype}, {value.hex().upper()})"
 
 
-def _regex(value: Regex[Any]) -> str:
-    letters = "".join(letter for letter, flag in (("i", 2), ("l", 4), ("m", 8), ("s", 16), ("u", 32), ("x", 64))
-                      if value.flags & flag)  # fmt: skip
-    return f"/{value.pattern}/{letters}"
-
-
 _WRITERS: Final[dict[type, Callable[[Any], str]]] = {
     Binary: _binary,
     Code: str,
@@ -67,7 +62,7 @@ _WRITERS: Final[dict[type, Callable[[Any], str]]] = {
     MaxKey: lambda value: "MaxKey",
     MinKey: lambda value: "MinKey",
     ObjectId: lambda value: f"ObjectId('{value}')",
-    Regex: _regex,
+    Regex: regex_text,
     Timestamp: lambda value: f"Timestamp({value.time}, {value.inc})",
     bool: lambda value: "true" if value else "false",
     bytes: _binary,

@@ -6,7 +6,7 @@ a value of a pipeline (`Document`): `{_id: {a: 1}}`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from bson import Binary, Code, Decimal128, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
@@ -46,7 +46,7 @@ def _scalar(value: Any) -> str:
     if isinstance(value, ObjectId):
         return f"ObjectId('{value}')"
     if isinstance(value, Regex):
-        return f"/{value.pattern}/"
+        return regex_text(value)
     if isinstance(value, bytes):
         return f"BinData({value.subtype if isinstance(value, Binary) else 0}, {bytes(value).hex().upper()})"
     if isinstance(value, (MinKey, MaxKey)):
@@ -54,3 +54,11 @@ def _scalar(value: Any) -> str:
     if isinstance(value, Decimal128):
         return str(value)
     return repr(value) if isinstance(value, float) else str(value)
+
+
+def regex_text(value: Regex[Any]) -> str:
+    """A regular expression as `/pattern/flags`."""
+    return f"/{value.pattern}/{''.join(letter for letter, flag in _FLAGS if value.flags & flag)}"
+
+
+_FLAGS: Final = (("i", 2), ("l", 4), ("m", 8), ("s", 16), ("u", 32), ("x", 64))
