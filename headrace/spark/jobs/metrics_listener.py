@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import ConnectionFailure, PyMongoError
 from pyspark.sql.streaming.listener import (
+    JStreamingQueryListener,
     QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
     StreamingQueryListener,
+    StreamingQueryProgress,
 )
 
 from headrace.clock import Clock, SystemClock
@@ -50,6 +52,18 @@ def snapshot_counted(rows: DataFrame) -> DataFrame:
     from pyspark.sql.functions import col, count_if
 
     return rows.observe(_OBSERVED, count_if(col("operationType") == SNAPSHOT).alias(_DOCUMENTS))
+
+
+class JavaListener(JStreamingQueryListener):
+    """The listener that Spark's JVM calls: reads a batch's progress as one JSON text.
+
+    PySpark reads it in over a hundred calls to the JVM. Each map of the progress ends with an exception of Java, for
+    which PySpark looks up its own classes in all of Spark's jars.
+    """
+
+    def onQueryProgress(self, jevent: Any) -> None:
+        progress = StreamingQueryProgress.fromJson(json.loads(jevent.progress().json()))
+        self.pylistener.onQueryProgress(QueryProgressEvent(progress))
 
 
 class MetricsListener(StreamingQueryListener):
@@ -84,8 +98,19 @@ class MetricsListener(StreamingQueryListener):
         self.ended = threading.Event()
         """Set when Spark has reported the query's end, and so all its batches; after `follow`, the end of that run."""
         self._run = ""
+        self._java_listener: Any = None
         self._ended_runs: set[str] = set()
         self._lock = threading.Lock()
+
+    @property
+    def _jlistener(self) -> Any:
+        """The listener that PySpark registers: its own property, with another class."""
+        if self._java_listener is None:
+            from pyspark import SparkContext
+
+            wrapper: Any = SparkContext._jvm.PythonStreamingQueryListenerWrapper  # type: ignore[union-attr]
+            self._java_listener = wrapper(JavaListener(self))
+        return self._java_listener
 
     def resume(self, offset: dict[str, Any] | None, snapshot_documents: int = 0) -> None:
         """Begin at the checkpoint's offset, with the documents that earlier runs read of the current snapshot."""

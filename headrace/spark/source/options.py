@@ -290,11 +290,13 @@ def _pipeline(text: str) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, An
         raise OptionError(f"the option 'pipeline' is not JSON: {error}", "pipeline") from None
     if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
         raise OptionError("the option 'pipeline' is an array of stages", "pipeline")
+    if not stages:
+        return (), ()
     try:
         # Imported here: it imports the server's stages, which most streams do not need.
         from headrace.spark.pipelines.reader import split_stages
 
-        return split_stages(stages) if stages else ((), ())
+        return split_stages(stages)
     except (CommandError, StageRefused) as error:
         raise OptionError(f"the option 'pipeline': {error}", "pipeline") from None
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 
 from headrace.spark.jobs.metrics import JobMetrics, snapshot_text
-from headrace.spark.jobs.metrics_listener import MetricsListener
+from headrace.spark.jobs.metrics_listener import JavaListener, MetricsListener
 from headrace.spark.jobs.run_reports import NAME, RunState, read_state, state_of, write_state
 
 
@@ -55,6 +57,28 @@ def test_a_snapshot_says_how_much_of_it_is_done_and_how_long_it_takes() -> None:
     assert "headrace_pipeline_snapshot_documents" in metrics.text()
     listener.onQueryProgress(progress(1, 10, '{"token": "826B02F49D000000022B0429296E1404"}'))
     assert metrics.snapshot_documents == 500 and "streaming at 826B02F49D" in metrics.line()
+
+
+def test_the_progress_of_a_batch_is_read_from_java_as_one_text() -> None:
+    """As PySpark reads it, each of its maps ended with an exception of Java."""
+    end = {"token": "826B02F49D000000022B0429296E1404", "selection": "shop", "waiting": []}
+    source = {"description": "headrace", "startOffset": None, "endOffset": end, "latestOffset": end}
+    source |= {"numInputRows": 7, "inputRowsPerSecond": 0.5, "processedRowsPerSecond": 2.5, "metrics": {}}
+    given = {
+        "id": "5f9b7a4e-6b1f-4f0e-8a53-1f3c6e1f0a01", "runId": "5f9b7a4e-6b1f-4f0e-8a53-1f3c6e1f0a02",
+        "name": "shop", "timestamp": "2026-01-02T03:04:05.678Z", "batchId": 3, "batchDuration": 2000,
+        "durationMs": {"triggerExecution": 2000}, "stateOperators": [], "sources": [source],
+        "sink": {"description": "ForeachBatchSink", "numOutputRows": -1, "metrics": {}},
+        "numInputRows": 7, "inputRowsPerSecond": 0.5, "processedRowsPerSecond": 2.5,
+        "observedMetrics": {"headrace": {"snapshotDocuments": 4}},
+    }  # fmt: skip
+    event = Mock()
+    event.progress.return_value.json.return_value = json.dumps(given)
+    metrics = JobMetrics("shop")
+    JavaListener(MetricsListener(metrics, given["id"])).onQueryProgress(event)
+    assert event.mock_calls == [call.progress(), call.progress().json()]
+    assert (metrics.rows_total, metrics.batch, metrics.snapshot_documents) == (7, 3, 4)
+    assert "at 826B02F49D" in metrics.line()
 
 
 def test_what_was_read_of_an_earlier_snapshot_is_not_counted_for_a_new_one() -> None:
