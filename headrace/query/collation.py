@@ -13,19 +13,20 @@ import re
 from functools import lru_cache
 from typing import Any, Final
 
-from bson import Decimal128, Int64
-
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import nearest_int
+from headrace.query.options import check_options, one_of
 from headrace.values.bson.to_string import to_string
 from headrace.values.collator import Collator, UnknownLocale
 
 VERSION: Final = "57.1"
 """The version of ICU that MongoDB reports. Only characters added by later Unicode versions sort differently."""
-OPTIONS: Final = (
-    "alternate", "backwards", "caseFirst", "caseLevel", "locale", "maxVariable", "normalization", "numericOrdering",
-    "strength", "version",
-)  # fmt: skip
+OPTIONS: Final = {
+    "alternate": "string?", "backwards": "bool", "caseFirst": "string?", "caseLevel": "bool?", "locale": "string?",
+    "maxVariable": "string?", "normalization": "bool?", "numericOrdering": "bool?", "strength": "number?",
+    "version": "string?",
+}  # fmt: skip
+"""The options, and their types as `check_options` takes them."""
 CHOICES: Final = {
     "alternate": ("non-ignorable", "shifted"),
     "caseFirst": ("lower", "off", "upper"),
@@ -76,32 +77,25 @@ def parse_collation(document: dict[str, Any] | None) -> Collation | None:
     """
     if not document:
         return None
-    for name in document:
-        if name not in OPTIONS:
-            raise CommandError(40415, f"BSON field 'collation.{name}' is an unknown field.")
-    document = {name: value for name, value in document.items() if value is not None or name == "backwards"}
-    if "locale" not in document:
-        raise CommandError(40414, "BSON field 'collation.locale' is missing but a required field")
-    locale = _text(document, "locale")
+    check_options("collation", document, OPTIONS)
+    document = {name: value for name, value in document.items() if value is not None}
+    check_options("collation", document, OPTIONS, ["locale"])
+    locale = document["locale"]
     if locale == "simple":
         if len(document) > 1:
             raise CommandError(2, "If locale=simple, then no other fields should be present in the collation")
         return None
-    if _text({"version": VERSION, **document}, "version") != VERSION:
+    if document.get("version", VERSION) != VERSION:
         raise CommandError(
             161,
             f"Requested collation version {document['version']} but the only available collator version was {VERSION}.",
         )
     if not LOCALE.match(locale):
         raise CommandError(2, f"Field 'locale' is invalid in: {to_string(document)}")
-    given: dict[str, Any] = {name: _flag(document, name) for name in FLAGS if name in document}
+    given: dict[str, Any] = {name: document[name] for name in FLAGS if name in document}
     for name, choices in CHOICES.items():
         if name in document:
-            given[name] = _text(document, name)
-            if given[name] not in choices:
-                raise CommandError(
-                    2, f"Enumeration value '{given[name]}' for field 'collation.{name}' is not a valid value."
-                )
+            given[name] = one_of(f"collation.{name}", document[name], choices)
     if "strength" in document:
         given["strength"] = _strength(document)
     try:
@@ -140,23 +134,7 @@ def filled_collation(document: dict[str, Any]) -> dict[str, Any] | None:
 
 def _strength(document: dict[str, Any]) -> int:
     value = document["strength"]
-    if type(value) not in (int, Int64, float, Decimal128):
-        raise CommandError(14, "BSON field 'collation.strength' is the wrong type, expected a number")
     number = nearest_int(value)
     if not 1 <= number <= 5:
         raise CommandError(2, f"Enumeration value '{value}' for field 'collation.strength' is not a valid value.")
     return number
-
-
-def _flag(document: dict[str, Any], name: str) -> bool:
-    value = document[name]
-    if type(value) is not bool:
-        raise CommandError(14, f"BSON field 'collation.{name}' is the wrong type, expected type 'bool'")
-    return value
-
-
-def _text(document: dict[str, Any], name: str) -> str:
-    value = document[name]
-    if type(value) is not str:
-        raise CommandError(14, f"BSON field 'collation.{name}' is the wrong type, expected type 'string'")
-    return value

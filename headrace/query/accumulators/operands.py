@@ -7,6 +7,7 @@ from typing import Any, Final
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import NUMBERS, coerced_to_long, double_of, int64_of, integral
 from headrace.query.expressions.value_text import as_text
+from headrace.query.options import ANY, check_options
 from headrace.values.bson import type_name
 
 METHODS: Final = ("approximate", "continuous", "discrete")
@@ -76,18 +77,11 @@ def read_rank_arguments(name: str, argument: Any) -> dict[str, Any]:
 def read_percentile_arguments(name: str, argument: Any) -> dict[str, Any]:
     """The operands `{input, p, method}` of $percentile; $median has no `p`. Raises 7429703, 40414, 40415 and 2."""
     names = ("input", "p", "method") if name == "$percentile" else ("input", "method")
-    if type(argument) is not dict:
-        raise CommandError(7429703, f"specification must be an object; found {name}: {type_name(argument)}")
-    for field in argument:
-        if field not in names:
-            raise CommandError(40415, f"BSON field '{name}.{field}' is an unknown field.")
-    for field in names:
-        if field not in argument:
-            raise CommandError(40414, f"BSON field '{name}.{field}' is missing but a required field")
+    check_options(name, argument, dict.fromkeys(names, ANY), names, not_object=7429703)
     if argument["method"] not in METHODS:
         message = "Currently only 'approximate', 'discrete' and 'continuous' can be used as percentile 'method'."
         raise CommandError(2, message)
-    return argument
+    return dict(argument)
 
 
 def check_fractions(value: Any) -> tuple[float, ...]:

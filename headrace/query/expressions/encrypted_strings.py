@@ -18,7 +18,7 @@ from headrace.query.expressions.expression import Call, Env, Evaluate, Expressio
 from headrace.query.expressions.expression_parser import parse_operand
 from headrace.query.expressions.numbers import is_nullish
 from headrace.query.expressions.operator_parser import OperatorParser
-from headrace.values.bson import type_name
+from headrace.query.options import check_options
 
 _NAMES: Final = {
     "$encStrContains": ("substring", 10208801),
@@ -44,19 +44,10 @@ def _parser(name: str) -> OperatorParser:
         return evaluate
 
     def parse(argument: Any, context: ParseContext) -> Expression:
-        if type(argument) is not dict:
-            raise CommandError(14, f"BSON field '{name}' is the wrong type '{type_name(argument)}', expected type "
-                                   "'object'")  # fmt: skip
-        for key, value in argument.items():
-            if key not in ("input", field):
-                raise CommandError(40415, f"BSON field '{name}.{key}' is an unknown field.")
-            if type(value) is not str and (key == "input" or type(value) is not Binary):
-                raise CommandError(14, f"BSON field '{name}.{key}' is the wrong type '{type_name(value)}', expected "
-                                       "type 'string'")  # fmt: skip
-        for key in ("input", field):
-            if key not in argument:
-                raise CommandError(40414, f"BSON field '{name}.{key}' is missing but a required field")
-        if type(argument[field]) is Binary:
+        payload = type(argument) is dict and type(argument.get(field)) is Binary
+        types = {"input": "string", field: "binData" if payload else "string"}
+        check_options(name, argument, types, types, not_object=14)
+        if payload:
             refused, message = UNSUPPORTED[name]
             raise CommandError(refused, message.format(name))
         return Call(Operator(name, make, folds=False), [parse_operand(argument["input"], context)])

@@ -21,6 +21,7 @@ from headrace.limits import DENSIFY_COUNT_MAX
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.expressions.numbers import integral, is_nan, to_long
 from headrace.query.operation_memory import StageMemory, size_of
+from headrace.query.options import ANY, NUMBER, check_options, check_type
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.time_units import UNITS, shifted
 from headrace.query.stages.unwind import nested, with_nested
@@ -143,20 +144,19 @@ def _decimal(value: Any) -> Any:
 
 def parse_densify(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$densify: {field, partitionByFields, range: {step, unit, bounds}}}`."""
-    options = _object(name, spec, ("field", "partitionByFields", "range"), ("field", "range"))
-    extent = _object(f"{name}.range", options["range"], ("bounds", "step", "unit"), ("bounds", "step"))
-    field, fields, unit = options["field"], options.get("partitionByFields", []), extent.get("unit")
-    if type(field) is not str or type(fields) is not list or any(type(item) is not str for item in fields):
-        raise CommandError(14, "'field' must be a string and 'partitionByFields' an array of strings")
-    path, *paths = (checked_path(item) for item in [field, *fields])
+    types = {"field": "string", "partitionByFields": "array", "range": "object"}
+    check_options(name, spec, types, ["field", "range"], not_object=5733700)
+    extent, fields = spec["range"], spec.get("partitionByFields", [])
+    check_options(f"{name}.range", extent, {"bounds": ANY, "step": NUMBER, "unit": "string?"}, ["bounds", "step"])
+    for item in fields:
+        check_type(f"{name}.partitionByFields", item, "string")
+    step, unit = extent["step"], extent.get("unit")
+    path, *paths = (checked_path(item) for item in [spec["field"], *fields])
     for other in paths:
         if path == other[: len(path)]:
             raise CommandError(8993000, "BSON field 'partitionByFields' contains the field that is being densified")
         if other == path[: len(other)]:
             raise CommandError(9554500, "The field that is being densified contains a field of 'partitionByFields'")
-    step = extent["step"]
-    if type(step) not in _NUMBERS:
-        raise CommandError(14, f"BSON field '{name}.range.step' is the wrong type '{type_name(step)}'")
     if is_nan(_decimal(step)) or _decimal(step) <= 0:
         raise CommandError(5733401, "the step parameter in a range statement must be a strictly positive numeric value")
     if unit is not None:
@@ -165,22 +165,7 @@ def parse_densify(name: str, spec: Any, context: PipelineContext) -> tuple[Stage
     return (Densify(name, spec, path, tuple(paths), step, unit, bounds, context),)
 
 
-def _object(name: str, value: Any, known: tuple[str, ...], required: tuple[str, ...]) -> Document:
-    if type(value) is not dict:
-        code = 5733700 if name == "$densify" else 14
-        raise CommandError(code, f"The {name} specification must be an object, found {type_name(value)}")
-    for option in value:
-        if option not in known:
-            raise CommandError(40415, f"BSON field '{name}.{option}' is an unknown field.")
-    for option in required:
-        if option not in value:
-            raise CommandError(40414, f"BSON field '{name}.{option}' is missing but a required field")
-    return value
-
-
 def _check_unit(unit: Any, step: Any) -> None:
-    if type(unit) is not str:
-        raise CommandError(14, f"BSON field '$densify.range.unit' is the wrong type '{type_name(unit)}'")
     if unit not in UNITS:
         raise CommandError(9, f"unknown time unit value: {unit}")
     if integral(step) is None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.errors import CommandError
+from headrace.query.options import ANY, check_options, check_type
 from headrace.query.stages.add_fields import parse_add_fields
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.window import parse_set_window_fields
-from headrace.values.bson import type_name
 
 _METHODS: Final = {"linear": "$linearFill", "locf": "$locf"}
-_TYPES: Final = {"output": (dict,), "partitionBy": (dict, str), "partitionByFields": (list,), "sortBy": (dict,)}
+_TYPES: Final = {"output": "object", "partitionBy": ANY, "partitionByFields": "array", "sortBy": "object"}
 
 
 def parse_fill(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
@@ -34,15 +34,9 @@ def parse_fill(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, .
 
 
 def _check_options(spec: Any) -> None:
-    if type(spec) is not dict:
-        raise CommandError(9, f"the $fill stage specification must be an object, found {type_name(spec)}")
-    for option, value in spec.items():
-        if option not in _TYPES:
-            raise CommandError(40415, f"BSON field '$fill.{option}' is an unknown field.")
-        if type(value) not in _TYPES[option]:
-            raise CommandError(14, f"BSON field '$fill.{option}' is the wrong type '{type_name(value)}'")
-    if "output" not in spec:
-        raise CommandError(40414, "BSON field '$fill.output' is missing but a required field")
+    check_options("$fill", spec, _TYPES, ["output"])
+    if type(spec.get("partitionBy", "")) not in (dict, str):
+        check_type("$fill.partitionBy", spec["partitionBy"], "object")
     if "partitionBy" in spec and "partitionByFields" in spec:
         raise CommandError(6050204, "Maximum one of 'partitionBy' and 'partitionByFields' can be specified in '$fill'")
     for field in spec.get("partitionByFields", ()):

@@ -24,7 +24,8 @@ from headrace.query.expressions import CompiledExpression, Env, parse_expression
 from headrace.query.expressions.arithmetic import sigmoid
 from headrace.query.expressions.field_paths import check_field_name, check_variable_name
 from headrace.query.expressions.numbers import NUMBERS
-from headrace.query.stages.score import NORMALIZATIONS, as_text, check_options, one_of, score_of, with_scaled
+from headrace.query.options import ANY, check_options, one_of
+from headrace.query.stages.score import NORMALIZATIONS, as_text, score_of, with_scaled
 from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.stage import JOINING, Document, DocumentStage, PipelineContext, Stage
 from headrace.values.bson import type_name
@@ -179,7 +180,7 @@ def is_fusion(pipeline: Sequence[Any]) -> bool:
 
 def parse_rank_fusion(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$rankFusion: {input: {pipelines}, combination: {weights}, scoreDetails}}`."""
-    _check_spec(name, spec, context, {"pipelines": dict}, {"weights": dict})
+    _check_spec(name, spec, context, {"pipelines": "object"}, {"weights": "object"})
     made = [_input(name, source, pipeline, context) for source, pipeline in _sorted_pipelines(spec)]
     inputs = _weighted(name, made, spec.get("combination", {}).get("weights", {}))
     return (_fusion(name, spec, context, inputs),)
@@ -187,10 +188,8 @@ def parse_rank_fusion(name: str, spec: Any, context: PipelineContext) -> tuple[S
 
 def parse_score_fusion(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$scoreFusion: {input: {pipelines, normalization}, combination, scoreDetails}}`."""
-    combinations = {"expression": object, "method": str, "weights": dict}
-    _check_spec(name, spec, context, {"normalization": str, "pipelines": dict}, combinations)
-    if "normalization" not in spec["input"]:
-        raise CommandError(40414, "BSON field '$scoreFusion.input.normalization' is missing but a required field")
+    combinations = {"expression": ANY, "method": "string", "weights": "object"}
+    _check_spec(name, spec, context, {"pipelines": "object", "normalization": "string"}, combinations)
     normalization = one_of("$scoreFusion.input.normalization", spec["input"]["normalization"], NORMALIZATIONS)
     combination = spec.get("combination", {})
     method = one_of("$scoreFusion.combination.method", combination.get("method", "avg"), ("avg", "expression"))
@@ -219,19 +218,13 @@ def _fusion(name: str, spec: Document, context: PipelineContext, inputs: tuple[F
 
 
 def _check_spec(
-    name: str, spec: Any, context: PipelineContext, inputs: dict[str, type], combinations: dict[str, type]
+    name: str, spec: Any, context: PipelineContext, inputs: dict[str, str], combinations: dict[str, str]
 ) -> None:  # fmt: skip
     """Raise 9, 14, 40414 and 40415 for arguments of the wrong form, 11178500 inside a stage that joins."""
     if context.inside in JOINING:
         raise CommandError(11178500, f"{name} is not allowed in a sub-pipeline")
-    if type(spec) is not dict:
-        raise CommandError(9, f"{name} must take a nested object but found: {type_name(spec)}")
-    check_options(name, spec, {"combination": dict, "input": dict, "scoreDetails": bool})
-    if "input" not in spec:
-        raise CommandError(40414, f"BSON field '{name}.input' is missing but a required field")
-    check_options(f"{name}.input", spec["input"], inputs)
-    if "pipelines" not in spec["input"]:
-        raise CommandError(40414, f"BSON field '{name}.input.pipelines' is missing but a required field")
+    check_options(name, spec, {"combination": "object", "input": "object", "scoreDetails": "bool"}, ["input"])
+    check_options(f"{name}.input", spec["input"], inputs, inputs)
     if not spec["input"]["pipelines"]:
         raise CommandError(2, f"{name} must have at least one input pipeline")
     check_options(f"{name}.combination", spec.get("combination", {}), combinations)

@@ -14,6 +14,7 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import check_variable_name, checked_path
 from headrace.query.operation_memory import StageMemory, size_of
+from headrace.query.options import ANY, check_options
 from headrace.query.stages.joins import EqualityJoin, check_joined, counted, local_values
 from headrace.query.stages.match_stage import Search
 from headrace.query.stages.server_stage import ServerStage
@@ -21,9 +22,9 @@ from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import Unwind, with_nested
 from headrace.values.bson import MISSING, type_name
 
-_TYPES: Final[dict[str, tuple[type, str]]] = {
-    "as": (str, "string"), "foreignField": (str, "string"), "let": (dict, "object"), "localField": (str, "string"),
-    "pipeline": (list, "array"),
+_TYPES: Final = {
+    "as": "string?", "foreignField": "string?", "from": ANY, "let": "object?", "localField": "string?",
+    "pipeline": "array?",
 }  # fmt: skip
 
 
@@ -167,11 +168,11 @@ def with_unwinds(stages: Sequence[Stage]) -> tuple[Stage, ...]:
 
 def parse_lookup(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$lookup: {from, localField, foreignField, let, pipeline, as}}`."""
-    if type(spec) is not dict:
-        raise CommandError(9, f"the $lookup stage specification must be an object, but found {type_name(spec)}")
-    options = _checked_options(spec)
-    if "as" not in options:
-        raise CommandError(40414, "BSON field '$lookup.as' is missing but a required field")
+    check_options("$lookup", spec, _TYPES)
+    if type(spec.get("from", "")) not in (str, dict):
+        raise CommandError(9, f"$lookup argument 'from' must be a string or an object, is {type_name(spec['from'])}")
+    options = {option: value for option, value in spec.items() if value is not None}
+    check_options("$lookup", options, _TYPES, ["as"])
     piped = "pipeline" in options
     if not piped and "let" in options:
         raise CommandError(9, "$lookup with a 'let' argument must also specify 'pipeline'")
@@ -200,23 +201,6 @@ def _comes_after_join(stage: ServerStage) -> CommandError:
     return CommandError(code, f"{stage.name} is only valid as the first stage in a pipeline")
 
 
-def _checked_options(spec: Document) -> Document:
-    """Return the options that are not null. Raise 9 for another `from`, 14 for a wrong type, 40415 for an unknown
-    option."""
-    for option, value in spec.items():
-        if option == "from":
-            if type(value) not in (str, dict):
-                raise CommandError(9, f"$lookup argument 'from' must be a string or an object, is {type_name(value)}")
-        elif option not in _TYPES:
-            raise CommandError(40415, f"BSON field '$lookup.{option}' is an unknown field.")
-        elif value is not None and type(value) is not _TYPES[option][0]:
-            expected = _TYPES[option][1]
-            raise CommandError(
-                14, f"BSON field '$lookup.{option}' is the wrong type '{type_name(value)}', expected type '{expected}'"
-            )
-    return {option: value for option, value in spec.items() if value is not None}
-
-
 def _source(name: str, options: Document, context: PipelineContext) -> tuple[str | None, str] | None:
     """(database, collection) to read; None if the pipeline makes its own documents."""
     source = options.get("from")
@@ -224,8 +208,7 @@ def _source(name: str, options: Document, context: PipelineContext) -> tuple[str
         check_joined(name, context.database, source)
         return None, source
     if type(source) is dict:
-        for field in source.keys() - {"coll", "db"}:
-            raise CommandError(40415, f"BSON field 'from.{field}' is an unknown field.")
+        check_options("from", source, {"coll": ANY, "db": ANY})
         database, collection = source.get("db"), source.get("coll")
         if type(collection) is not str or type(database) is not str:
             raise CommandError(9, "$lookup argument 'from' must be a string, or an object of strings 'db' and 'coll'")

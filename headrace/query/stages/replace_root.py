@@ -5,19 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.errors import CommandError
+from headrace.query.options import ANY, check_options
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
 from headrace.values.bson import type_name
 
 
 def parse_replace_root(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$replaceRoot: {newRoot: expression}}`."""
-    if type(spec) is not dict:
-        raise CommandError(40229, f"expected an object as specification for {name} stage, got {type_name(spec)}")
-    for field in spec:
-        if field != "newRoot":
-            raise CommandError(40415, f"BSON field '{name}.{field}' is an unknown field.")
-    if "newRoot" not in spec:
-        raise CommandError(40414, f"BSON field '{name}.newRoot' is missing but a required field")
+    check_options(name, spec, {"newRoot": ANY}, ["newRoot"], not_object=40229)
     return (_stage(name, spec, spec["newRoot"], context),)
 
 

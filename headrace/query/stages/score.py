@@ -19,6 +19,7 @@ from headrace.errors import CommandError
 from headrace.query.document_metadata import SCORE, SCORE_DETAILS, DocumentMetadata
 from headrace.query.expressions.arithmetic import sigmoid
 from headrace.query.expressions.numbers import NUMBERS
+from headrace.query.options import ANY, NUMBER, check_options, one_of
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.tape import Tape
 from headrace.values.bson import MISSING, type_name
@@ -102,11 +103,8 @@ def with_scaled(
 
 def parse_score(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$score: {score, normalization, weight, scoreDetails}}`."""
-    if type(spec) is not dict:
-        raise CommandError(9, f"The $score stage specification must be an object, found {type_name(spec)}")
-    check_options("$score", spec, {"normalization": str, "score": object, "scoreDetails": bool, "weight": float})
-    if "score" not in spec:
-        raise CommandError(40414, "BSON field '$score.score' is missing but a required field")
+    types = {"normalization": "string", "score": ANY, "scoreDetails": "bool", "weight": NUMBER}
+    check_options("$score", spec, types, ["score"])
     weight = score_of(spec.get("weight", 1))
     if not 0 <= weight <= 1:
         sign, end = ("<=", 1) if weight > 1 else (">=", 0)
@@ -120,23 +118,6 @@ def parse_score(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
     live = DocumentMetadata(*names)
     value = context.expression(spec["score"])
     return (Score(name, spec, value, normalization, weight, detailed, context, live, before),)
-
-
-def one_of(path: str, value: str, values: tuple[str, ...]) -> str:
-    """Return the value of an enumeration. Raises 2 for another one."""
-    if value not in values:
-        raise CommandError(2, f"Enumeration value '{value}' for field '{path}' is not a valid value.")
-    return value
-
-
-def check_options(path: str, spec: Document, types: dict[str, type]) -> None:
-    """Raise 40415 for an unknown field, and 14 for a wrong type. `object` is any type, `float` any number."""
-    for field, value in spec.items():
-        if field not in types:
-            raise CommandError(40415, f"BSON field '{path}.{field}' is an unknown field.")
-        wanted = types[field]
-        if wanted is not object and not (type(value) is wanted or (wanted is float and type(value) in NUMBERS)):
-            raise CommandError(14, f"BSON field '{path}.{field}' is the wrong type '{type_name(value)}'")
 
 
 def as_text(value: Any) -> str:

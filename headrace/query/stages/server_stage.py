@@ -15,6 +15,7 @@ from typing import Any, Final
 from bson import Binary
 
 from headrace.errors import CommandError
+from headrace.query.options import check_options, one_of
 from headrace.query.stages.stage import JOINING, Document, PipelineContext, Stage
 from headrace.values.bson import type_name
 
@@ -50,90 +51,55 @@ def parse_server_stage(name: str, spec: Any, context: PipelineContext) -> tuple[
     return (ServerStage(name, spec, partial(context.describe, context.collection, name, spec)),)
 
 
-def parse_current_op(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
-    """The stage of `{$currentOp: {...}}`. It is allowed for the deployment only."""
+_SWITCHES: Final = {"balancingConfiguration": "bool?", "shards": "bool?"}
+_IN_ADMIN: Final[dict[str, tuple[int, dict[str, str] | None]]] = {
+    "$currentOp": (9, None),
+    "$listSampledQueries": (6876000, {"namespace": "string"}),
+    "$queryStats": (9, {"transformIdentifiers": "object"}),
+}
+"""The stages that are allowed for the deployment only: the error of no object, and the types of options (None: any)."""
+
+
+def parse_admin_stage(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """A stage that is allowed for the deployment only: `$currentOp`, `$listSampledQueries` and `$queryStats`."""
+    code, types = _IN_ADMIN[name]
     if type(spec) is not dict:
-        raise CommandError(9, f"$currentOp options must be specified in an object, but found: {type_name(spec)}")
+        raise CommandError(code, f"{name} must take a nested object but found: {type_name(spec)}")
     if context.database != "admin" or context.collection is not None:
-        raise CommandError(73, "$currentOp must be run against the 'admin' database with {aggregate: 1}")
+        raise CommandError(73, f"{name} must be run against the 'admin' database with {{aggregate: 1}}")
+    if types is not None:
+        check_options(name, spec, types)
+    if "transformIdentifiers" in spec and name == "$queryStats":
+        _check_transform(f"{name}.transformIdentifiers", spec["transformIdentifiers"])
+    namespace = spec.get("namespace")
+    if name == "$listSampledQueries" and namespace is not None and not all(namespace.partition(".")):
+        raise CommandError(73, f"Invalid namespace specified '{namespace}'")
     return (ServerStage(name, spec),)
 
 
-def _check_switches(name: str, spec: dict[str, Any], *switches: str, null: bool) -> None:
-    """Raise 40415 for an unknown option, 14 for an option that is not a boolean. `null`: null is allowed."""
-    for field, value in spec.items():
-        if field not in switches:
-            raise CommandError(40415, f"BSON field '{name}.{field}' is an unknown field.")
-        if type(value) is not bool and not (null and value is None):
-            raise CommandError(
-                14, f"BSON field '{name}.{field}' is the wrong type '{type_name(value)}', expected type 'bool'"
-            )
+def _check_transform(path: str, spec: dict[str, Any]) -> None:
+    """Raise the errors of an invalid `transformIdentifiers`."""
+    check_options(path, spec, {"algorithm": "string", "hmacKey": "binData"}, ["algorithm"])
+    one_of(f"{path}.algorithm", spec["algorithm"], ("hmac-sha-256",))
+    key = spec.get("hmacKey")
+    if type(key) is not Binary or key.subtype != _SENSITIVE:
+        raise CommandError(9, "the 'hmacKey' parameter of the $queryStats stage must be specified when applying "
+                              "the hmac-sha-256 algorithm")  # fmt: skip
 
 
 def parse_list_cluster_catalog(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$listClusterCatalog: {...}}`: for one database, or in `admin` for all databases."""
-    if type(spec) is not dict:
-        raise CommandError(9621302, f"{name} must take a nested object but found: {type_name(spec)}")
-    if context.collection is not None:
+    if type(spec) is dict and context.collection is not None:
         raise CommandError(9621301, f"{name} must be run against a database with {{aggregate: 1}}, not a collection")
-    _check_switches(name, spec, "balancingConfiguration", "shards", null=True)
+    check_options(name, spec, _SWITCHES, not_object=9621302)
     return (ServerStage(name, spec),)
 
 
 def parse_query_settings(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$querySettings: {...}}`. It is allowed for the deployment only."""
-    if type(spec) is not dict:
-        raise CommandError(7746800, f"{name} must take a nested object but found: {type_name(spec)}")
-    if context.collection is not None and context.inside != "$facet":  # which allows it nowhere
+    if type(spec) is dict and context.collection is not None and context.inside != "$facet":  # which allows it nowhere
         raise CommandError(73, f"{name} must be run against a database with {{aggregate: 1}}, not a collection")
-    _check_switches(name, spec, "showDebugQueryShape", null=False)
-    return (ServerStage(name, spec),)
-
-
-def _check_fields(path: str, spec: dict[str, Any], types: dict[str, str]) -> None:
-    """Raise 40415 for an unknown field, 14 for a value of another type than that of its field."""
-    for field, value in spec.items():
-        if field not in types:
-            raise CommandError(40415, f"BSON field '{path}.{field}' is an unknown field.")
-        if type_name(value) != types[field]:
-            raise CommandError(
-                14,
-                f"BSON field '{path}.{field}' is the wrong type '{type_name(value)}', expected type '{types[field]}'",
-            )
-
-
-def parse_query_stats(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
-    """The stage of `{$queryStats: {...}}`. It is allowed for the deployment only."""
-    if type(spec) is not dict:
-        raise CommandError(9, f"$queryStats value must be an object. Found: {type_name(spec)}")
-    if context.database != "admin" or context.collection is not None:
-        raise CommandError(73, "$queryStats must be run against the 'admin' database with {aggregate: 1}")
-    _check_fields(name, spec, {"transformIdentifiers": "object"})
-    if "transformIdentifiers" in spec:
-        path, transform = f"{name}.transformIdentifiers", spec["transformIdentifiers"]
-        _check_fields(path, transform, {"algorithm": "string", "hmacKey": "binData"})
-        if "algorithm" not in transform:
-            raise CommandError(40414, f"BSON field '{path}.algorithm' is missing but a required field")
-        if transform["algorithm"] != "hmac-sha-256":
-            raise CommandError(2, f"Enumeration value '{transform['algorithm']}' for field '{path}.algorithm' is not "
-                                  "a valid value.")  # fmt: skip
-        key = transform.get("hmacKey")
-        if type(key) is not Binary or key.subtype != _SENSITIVE:
-            raise CommandError(9, "the 'hmacKey' parameter of the $queryStats stage must be specified when applying "
-                                  "the hmac-sha-256 algorithm")  # fmt: skip
-    return (ServerStage(name, spec),)
-
-
-def parse_list_sampled_queries(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
-    """The stage of `{$listSampledQueries: {namespace: ...}}`. It is allowed for the deployment only."""
-    if type(spec) is not dict:
-        raise CommandError(6876000, f"{name} must take a nested object but found: {type_name(spec)}")
-    if context.database != "admin" or context.collection is not None:
-        raise CommandError(73, f"{name} must be run against the 'admin' database with {{aggregate: 1}}")
-    _check_fields(name, spec, {"namespace": "string"})
-    namespace = spec.get("namespace")
-    if namespace is not None and not all(namespace.partition(".")):
-        raise CommandError(73, f"Invalid namespace specified '{namespace}'")
+    check_options(name, spec, {"showDebugQueryShape": "bool"}, not_object=7746800)
     return (ServerStage(name, spec),)
 
 

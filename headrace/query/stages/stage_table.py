@@ -28,13 +28,11 @@ from headrace.query.stages.replace_root import parse_replace_root, parse_replace
 from headrace.query.stages.sample import parse_sample
 from headrace.query.stages.score import parse_score
 from headrace.query.stages.server_stage import (
-    parse_current_op,
+    parse_admin_stage,
     parse_list_cluster_catalog,
     parse_list_local_sessions,
-    parse_list_sampled_queries,
     parse_list_sessions,
     parse_query_settings,
-    parse_query_stats,
     parse_server_stage,
 )
 from headrace.query.stages.sort_stage import parse_sort_stage
@@ -85,7 +83,7 @@ STAGES: Final[dict[str, Parser]] = {
     "$changeStreamSplitLargeEvent": parse_split,
     "$collStats": parse_server_stage,
     "$count": parse_count,
-    "$currentOp": parse_current_op,
+    "$currentOp": parse_admin_stage,
     "$densify": parse_densify,
     "$documents": parse_documents,
     "$facet": parse_facet,
@@ -97,7 +95,7 @@ STAGES: Final[dict[str, Parser]] = {
     "$limit": parse_limit,
     "$listClusterCatalog": parse_list_cluster_catalog,
     "$listLocalSessions": parse_list_local_sessions,
-    "$listSampledQueries": parse_list_sampled_queries,
+    "$listSampledQueries": parse_admin_stage,
     "$listSessions": parse_list_sessions,
     "$lookup": parse_lookup,
     "$match": parse_match,
@@ -106,7 +104,7 @@ STAGES: Final[dict[str, Parser]] = {
     "$planCacheStats": parse_server_stage,
     "$project": parse_project,
     "$querySettings": parse_query_settings,
-    "$queryStats": parse_query_stats,
+    "$queryStats": parse_admin_stage,
     "$rankFusion": parse_rank_fusion,
     "$redact": parse_redact,
     "$replaceRoot": parse_replace_root,

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import CommandError
+from headrace.query.options import check_options
 from headrace.query.stages.joins import check_joined
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-
-_OPTIONS = frozenset({"coll", "pipeline"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +34,9 @@ class UnionWith(Stage):
 
 def parse_union_with(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$unionWith: collection}` or `{$unionWith: {coll, pipeline}}`."""
-    if type(spec) not in (str, dict):
-        raise CommandError(9, "the $unionWith stage specification must be an object or string")
-    options = spec if type(spec) is dict else {"coll": spec}
-    for option in options:
-        if option not in _OPTIONS:
-            raise CommandError(40415, f"BSON field '$unionWith.{option}' is an unknown field.")
+    options = {"coll": spec} if type(spec) is str else spec
+    check_options("$unionWith", options, {"coll": "string", "pipeline": "array"})
     collection, pipeline = options.get("coll"), options.get("pipeline", [])
-    if type(pipeline) is not list or ("coll" in options and type(collection) is not str):
-        raise CommandError(14, "BSON field '$unionWith' has the wrong type: 'coll' is a string, 'pipeline' an array")
     if collection is not None:
         check_joined(name, context.database, collection)
     stages = context.joining().subpipeline(pipeline, "$unionWith", collection=collection)

@@ -16,16 +16,17 @@ from headrace.query.expressions import Env, parse_expression
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.external_sort import Sorter
 from headrace.query.operation_memory import StageMemory
+from headrace.query.options import ANY, check_options
 from headrace.query.sort import SortKey, parse_sort
 from headrace.query.stages.add_fields import FieldTree, put_field, with_fields
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.window_functions import parse_window_function
 from headrace.query.stages.window_partition import Partition, sorted_by
-from headrace.values.bson import MISSING, decode, type_name
+from headrace.values.bson import MISSING, decode
 from headrace.values.order import sort_key
 
 _DOCUMENT = "d"
-_TYPES: Final = {"output": (dict,), "partitionBy": None, "sortBy": (dict, type(None))}
+_TYPES: Final = {"output": "object", "partitionBy": ANY, "sortBy": "object?"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +103,7 @@ def _columns(outputs: FieldTree, partition: Partition) -> FieldTree:
 
 def parse_set_window_fields(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$setWindowFields: {partitionBy, sortBy, output}}`."""
-    if type(spec) is not dict:
-        raise CommandError(9, f"the $setWindowFields stage specification must be an object, found {type_name(spec)}")
-    for option, value in spec.items():
-        if option not in _TYPES:
-            raise CommandError(40415, f"BSON field '$setWindowFields.{option}' is an unknown field.")
-        types = _TYPES[option]
-        if types is not None and type(value) not in types:
-            raise CommandError(14, f"BSON field '$setWindowFields.{option}' is the wrong type '{type_name(value)}'")
-    if "output" not in spec:
-        raise CommandError(40414, "BSON field '$setWindowFields.output' is missing but a required field")
+    check_options("$setWindowFields", spec, _TYPES, ["output"])
     order = _order(spec.get("sortBy"), context)
     outputs: FieldTree = {}
     for path, value in spec["output"].items():

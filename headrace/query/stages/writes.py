@@ -16,6 +16,7 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
 from headrace.query.expressions.field_paths import check_variable_name
+from headrace.query.options import ANY, check_options, check_type, one_of
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.values.bson import type_name
 
@@ -23,7 +24,7 @@ _DATABASE_REFUSED: Final = frozenset('/\\. "$\0')
 _RESTRICTED: Final = frozenset({"admin", "config", "local"})
 _RESTRICTED_CODES: Final = {"$merge": 31320, "$out": 31321}
 _SYSTEM: Final = {"$merge": 31319, "$out": 17385}
-_MERGE_OPTIONS: Final = frozenset({"into", "let", "on", "whenMatched", "whenNotMatched"})
+_MERGE_OPTIONS: Final = dict.fromkeys(("into", "let", "on", "whenMatched", "whenNotMatched"), ANY)
 _MAY_BE_NULL: Final = frozenset({"let", "whenNotMatched"})
 _UPDATE_STAGES: Final = frozenset({"$addFields", "$project", "$replaceRoot", "$replaceWith", "$set", "$unset"})
 WHEN_MATCHED: Final = ("fail", "keepExisting", "merge", "replace")
@@ -94,10 +95,7 @@ def parse_out(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ..
     if type(spec) not in (str, dict):
         raise CommandError(16990, f"$out only supports a string or object argument, but found {type_name(spec)}")
     series = spec.get("timeseries") if type(spec) is dict else None
-    if series is not None and type(series) is not dict:
-        raise CommandError(
-            14, f"BSON field '$out.timeseries' is the wrong type '{type_name(series)}', expected type 'object'"
-        )
+    check_type("$out.timeseries", series, "object?")
     target = {field: part for field, part in spec.items() if field != "timeseries"} if type(spec) is dict else spec
     database, collection = _target(name, target, context)
     if collection.startswith("$") or len(f"{database}.{collection}".encode()) > limits.NAMESPACE_BYTES_MAX:
@@ -112,15 +110,8 @@ def _target(name: str, value: Any, context: PipelineContext) -> tuple[str, str]:
         raise CommandError(5786801, "$merge 'into' must name a collection in 'coll'")
     if name == "$merge" and target.get("db", "") in (None, ""):
         target = {field: part for field, part in target.items() if field != "db"}
-    for field, part in target.items():
-        if field not in ("db", "coll"):
-            raise CommandError(40415, f"BSON field '{name}.{field}' is an unknown field.")
-        if type(part) is not str:
-            raise CommandError(
-                14, f"BSON field '{name}.{field}' is the wrong type '{type_name(part)}', expected type 'string'"
-            )
-    if "coll" not in target or (name == "$out" and type(value) is dict and "db" not in target):
-        raise CommandError(40414, f"BSON field '{name}' is missing a required field")
+    required = ["coll", "db"] if name == "$out" and type(value) is dict else ["coll"]
+    check_options(name, target, {"coll": "string", "db": "string"}, required)
     database, collection = target.get("db", context.database), target["coll"]
     for what, part in (("database names", database), ("namespaces", collection)):
         if "\0" in part:
@@ -150,17 +141,15 @@ def parse_merge(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
     if spec == "":
         raise CommandError(73, f"Invalid $merge target namespace: '{context.database}.'")
     options = spec if type(spec) is dict else {"into": spec}
-    for option in options:
-        if option not in _MERGE_OPTIONS:
-            raise CommandError(40415, f"BSON field '$merge.{option}' is an unknown field.")
+    check_options("$merge", options, _MERGE_OPTIONS, ["into"])
     options = {option: value for option, value in options.items() if value is not None or option not in _MAY_BE_NULL}
-    if "into" not in options:
-        raise CommandError(40414, "BSON field '$merge.into' is missing but a required field")
     if type(options["into"]) not in (str, dict):
         raise CommandError(
             51178, f"$merge 'into' field  must be either a string or an object, but found {type_name(options['into'])}"
         )
     database, collection = _target(name, options["into"], context)
+    when_not_matched = options.get("whenNotMatched", "insert")
+    check_type("$merge.whenNotMatched", when_not_matched, "string")
     writes = Writes(
         "merge",
         database,
@@ -169,7 +158,7 @@ def parse_merge(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
         is_on_given="on" in options,
         collation=context.collation,
         when_matched=_when_matched(options, context),
-        when_not_matched=_choice("whenNotMatched", options.get("whenNotMatched", "insert"), WHEN_NOT_MATCHED),
+        when_not_matched=one_of("$merge.whenNotMatched", when_not_matched, WHEN_NOT_MATCHED),
     )
     if writes.when_matched in ("fail", "keepExisting") and writes.when_not_matched != "insert":
         raise CommandError(
@@ -195,16 +184,6 @@ def _on(value: Any) -> tuple[str, ...]:
     return tuple(fields)
 
 
-def _choice(option: str, value: Any, allowed: tuple[str, ...]) -> str:
-    if type(value) is not str:
-        raise CommandError(
-            14, f"BSON field '$merge.{option}' is the wrong type '{type_name(value)}', expected type 'string'"
-        )
-    if value not in allowed:
-        raise CommandError(2, f"Enumeration value '{value}' for field '$merge.{option}' is not a valid value.")
-    return value
-
-
 def _when_matched(options: Document, context: PipelineContext) -> str | Callable[[Document, Document], Document]:
     value = options.get("whenMatched", "merge")
     if type(value) is list:
@@ -215,15 +194,14 @@ def _when_matched(options: Document, context: PipelineContext) -> str | Callable
         )
     if "let" in options:
         raise CommandError(51199, "Cannot use 'let' variables with 'whenMatched' mode that is not a pipeline")
-    return _choice("whenMatched", value, WHEN_MATCHED)
+    return one_of("$merge.whenMatched", value, WHEN_MATCHED)
 
 
 def _pipeline_of(pipeline: list[Any], let: Any, context: PipelineContext) -> Callable[[Document, Document], Document]:
     """Return a function from the existing and the new document to the document to store."""
     from headrace.query.pipeline import parse_pipeline, run_pipeline
 
-    if type(let) is not dict:
-        raise CommandError(14, f"BSON field '$merge.let' is the wrong type '{type_name(let)}', expected type 'object'")
+    check_type("$merge.let", let, "object")
     for variable in let:
         check_variable_name(variable, for_writing=True)
     if let.get("new", "$$ROOT") != "$$ROOT":
