@@ -13,17 +13,19 @@ from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
-from headrace.query.expressions.calendar_days import DAY_MS, Zone, civil_of, days_of, month_length, weekday_of
+from headrace.query.expressions.calendar_days import DAY_MS, UTC, Zone, civil_of, days_of, month_length, weekday_of
 from headrace.query.expressions.dates import date_of, is_date_like, read_zone
 from headrace.query.expressions.expression import Env, Evaluate, Operator
-from headrace.query.expressions.numbers import fits_long, int64_of, is_nullish
+from headrace.query.expressions.numbers import fits_long, int64_of, is_nullish, to_long
 from headrace.query.expressions.operator_parser import NamedArguments, OperatorParser
 from headrace.query.expressions.value_text import as_text
 from headrace.values.bson import type_name
 
 _SHORT: Final = {"hour": 3_600_000, "millisecond": 1, "minute": 60_000, "second": 1000}
 _DAYS: Final = {"day": 1, "week": 7}
+MILLISECONDS: Final = _SHORT | {unit: days * DAY_MS for unit, days in _DAYS.items()}
 _MONTHS: Final = {"month": 1, "quarter": 3, "year": 12}
+UNITS: Final = frozenset({*MILLISECONDS, *_MONTHS})
 _WEEKDAYS: Final = {
     name: number
     for number, long in enumerate("monday tuesday wednesday thursday friday saturday sunday".split())
@@ -39,7 +41,7 @@ def read_unit(name: str, value: Any, code: int = 5439013) -> str:
     """A time unit. Raises `code` if the value is not a string, 9 if the unit is unknown."""
     if type(value) is not str:
         raise CommandError(code, f"{name} requires 'unit' to be a string, but got {type_name(value)}")
-    if value not in _SHORT and value not in _DAYS and value not in _MONTHS:
+    if value not in UNITS:
         raise CommandError(
             9, f"{name} parameter 'unit' value parsing failed :: caused by :: unknown time unit: {value}"
         )
@@ -82,18 +84,29 @@ def _adder(name: str, sign: int) -> OperatorParser:
 
 
 def _added(name: str, instant: int, unit: str, amount: int, zone: Zone) -> int:
-    if unit in _SHORT:
-        moved = instant + amount * _SHORT[unit]
-    else:
-        days, rest = divmod(zone.local(instant), DAY_MS)
-        moved = _moved_days(days, unit, amount) * DAY_MS + rest
-        if fits_long(moved):
-            moved = zone.utc(moved)
+    moved = _moved(instant, unit, amount, zone)
     if not fits_long(moved):
         if unit == "millisecond":
             raise CommandError(5166406, f"{name[1:]} overflowed")
         raise CommandError(5976500, f"invalid {name[1:]} 'amount' parameter value: {amount} {unit}")
     return moved
+
+
+def shifted(date: DatetimeMS, unit: str, amount: Any) -> DatetimeMS:
+    """The date `amount` whole units later (earlier if negative), in UTC. Raises 15 if the date is out of range."""
+    moved = _moved(int(date), unit, to_long(amount), UTC)
+    if not fits_long(moved):
+        raise CommandError(15, "a step in time leads beyond what a date can hold")
+    return DatetimeMS(moved)
+
+
+def _moved(instant: int, unit: str, amount: int, zone: Zone) -> int:
+    """The instant `amount` units later, which may be out of range."""
+    if unit in _SHORT:
+        return instant + amount * _SHORT[unit]
+    days, rest = divmod(zone.local(instant), DAY_MS)
+    moved = _moved_days(days, unit, amount) * DAY_MS + rest
+    return zone.utc(moved) if fits_long(moved) else moved
 
 
 def _moved_days(days: int, unit: str, amount: int) -> int:

@@ -17,11 +17,11 @@ from bson.datetime_ms import DatetimeMS
 from headrace.errors import CommandError
 from headrace.query.expressions import Env, parse_expression
 from headrace.query.expressions.arithmetic import divide, subtract, times
+from headrace.query.expressions.date_arithmetic import MILLISECONDS
 from headrace.query.expressions.numbers import CONTEXT, NUMBERS, decimal_of, int32_of, int64_of, truthy, wrap
 from headrace.query.expressions.summing import Total
 from headrace.query.sort import SortKey
 from headrace.query.stages.stage import Document, PipelineContext
-from headrace.query.stages.time_units import MILLISECONDS
 from headrace.query.stages.window_partition import Partition, WindowBounds, parse_window_bounds, sorted_by
 from headrace.turns import paced
 from headrace.values.bson import MISSING, type_name

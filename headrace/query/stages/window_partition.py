@@ -19,10 +19,10 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
 from headrace.query.expressions import Env, parse_expression
+from headrace.query.expressions.date_arithmetic import UNITS, shifted
 from headrace.query.expressions.numbers import NUMBERS, double_of, int32_of, int64_of
 from headrace.query.sort import SortKey
 from headrace.query.stages.stage import Document, PipelineContext
-from headrace.query.stages.time_units import UNITS, shifted
 from headrace.query.stages.unwind import nested
 from headrace.values.bson import MISSING, type_name
 from headrace.values.bson.to_string import to_string

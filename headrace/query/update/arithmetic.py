@@ -9,37 +9,25 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from decimal import Context, Decimal
 from typing import Any, Final
 
 from bson import Decimal128, Int64
-from bson.decimal128 import create_decimal128_context
 
 from headrace.errors import CommandError
+from headrace.query.expressions.numbers import (
+    CONTEXT,
+    INT32_MAX,
+    INT32_MIN,
+    NUMBERS,
+    decimal_of,
+    fits_long,
+    int_or_long,
+    wrap,
+)
 from headrace.query.update.leaf_node import NO_OP, ApplyParams, FieldRef, UpdateLeafNode
-from headrace.query.update.message_text import element_text, id_text, value_text
+from headrace.query.update.message_text import element_text, id_text
 from headrace.values.bson import MISSING, type_name
-
-_CONTEXT: Final[Context] = create_decimal128_context()
-_NUMBERS: Final = frozenset({int, Int64, float, Decimal128})
-_INT_MAX: Final = 2**31 - 1
-_LONG_MAX: Final = 2**63 - 1
-
-
-def as_decimal(number: Any) -> Decimal:
-    """The number as a decimal; a double is rounded to 15 significant digits, as in MongoDB."""
-    if type(number) is Decimal128:
-        return number.to_decimal()
-    if type(number) is float:
-        return _double_as_decimal(number)
-    return Decimal(int(number))
-
-
-def _double_as_decimal(number: float) -> Decimal:
-    exact = Decimal(number)
-    if not exact.is_finite() or not exact:
-        return exact
-    return exact.quantize(Decimal((0, (1,), exact.adjusted() - 14)), context=_CONTEXT)
+from headrace.values.bson.to_string import to_string
 
 
 class ArithmeticNode(UpdateLeafNode):
@@ -60,10 +48,10 @@ class ArithmeticNode(UpdateLeafNode):
         kind = type(old)
         if kind is int and type(self.by) is int:
             value = self.compute(old, self.by)
-            if not -_INT_MAX - 1 <= value <= _INT_MAX:
+            if not INT32_MIN <= value <= INT32_MAX:
                 return Int64(value)
             return NO_OP if value == old else value
-        if kind not in _NUMBERS:
+        if kind not in NUMBERS:
             raise CommandError(
                 14,
                 f"Cannot apply {self.name} to a value of non-numeric type. {{{id_text(params.document)}}} "
@@ -76,14 +64,12 @@ class ArithmeticNode(UpdateLeafNode):
         """The new value of a field that holds the number `old`. Raises 2 if a long overflows."""
         kinds = {type(old), type(self.by)}
         if Decimal128 in kinds:
-            return Decimal128(getattr(_CONTEXT, self.decimal)(as_decimal(old), as_decimal(self.by)))
+            return wrap(getattr(CONTEXT, self.decimal)(decimal_of(old), decimal_of(self.by)))
         if float in kinds:
             return self.compute(float(old), float(self.by))
         value = self.compute(int(old), int(self.by))
-        if kinds == {int} and -_INT_MAX - 1 <= value <= _INT_MAX:
-            return value
-        if -_LONG_MAX - 1 <= value <= _LONG_MAX:
-            return Int64(value)
+        if fits_long(value):
+            return int_or_long(value) if kinds == {int} else Int64(value)
         raise CommandError(
             2,
             f"Failed to apply {self.name} operations to current value ({_typed(old)}) "
@@ -98,7 +84,7 @@ def _same_number(left: Any, right: Any) -> bool:
 
 
 def _typed(number: Any) -> str:
-    return f"({'NumberLong' if type(number) is Int64 else 'NumberInt'}){value_text(number)}"
+    return f"({'NumberLong' if type(number) is Int64 else 'NumberInt'}){to_string(number)}"
 
 
 class BitNode(UpdateLeafNode):
@@ -164,13 +150,13 @@ def parse_bit(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
 
 def parse_inc(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
     """The leaf of {$inc: {field: number}}. Raises 14 for an argument that is not a number."""
-    if type(argument) not in _NUMBERS:
+    if type(argument) not in NUMBERS:
         raise CommandError(14, f"Cannot increment with non-numeric argument: {{{element_text(field, argument)}}}")
     return ArithmeticNode("$inc", argument, operator.add, "add")
 
 
 def parse_mul(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
     """The leaf of {$mul: {field: number}}. Raises 14 for an argument that is not a number."""
-    if type(argument) not in _NUMBERS:
+    if type(argument) not in NUMBERS:
         raise CommandError(14, f"Cannot multiply with non-numeric argument: {{{element_text(field, argument)}}}")
     return ArithmeticNode("$mul", argument, operator.mul, "multiply")

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.update.message_text import document_text
 from headrace.query.update.update_tree import ArrayFilters
+from headrace.values.bson.to_string import to_string
 
 _IDENTIFIER: Final = re.compile(r"[a-z][a-zA-Z0-9]*")
 _LOGICAL: Final = frozenset({"$and", "$nor", "$or"})
@@ -45,7 +45,7 @@ def _identifier(document: dict[str, Any]) -> str:
             9,
             "Cannot use an expression without a top-level field name in arrayFilters"
             if document
-            else f"Cannot use an expression without a top-level field name in arrayFilters: {document_text(document)}",
+            else f"Cannot use an expression without a top-level field name in arrayFilters: {to_string(document)}",
         )
     if len(names) > 1:
         raise CommandError(

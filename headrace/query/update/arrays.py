@@ -10,8 +10,9 @@ from bson import Decimal128, Regex
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import int64_of
 from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldRef, UpdateLeafNode, depth
-from headrace.query.update.message_text import document_text, element_text
+from headrace.query.update.message_text import element_text
 from headrace.values.bson import MISSING, type_name
+from headrace.values.bson.to_string import to_string
 from headrace.values.order import equal, hash_key
 
 CONDITIONS: Final = frozenset({
@@ -112,7 +113,7 @@ def parse_add_to_set(field: str, argument: Any, collation: Any) -> UpdateLeafNod
             f"The argument to $each in $addToSet must be an array but it was of type {type_name(values)}",
         )
     if len(argument) > 1:
-        raise CommandError(2, f"Found unexpected fields after $each in $addToSet: {document_text(argument)}")
+        raise CommandError(2, f"Found unexpected fields after $each in $addToSet: {to_string(argument)}")
     return AddToSetNode(values, collation)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.errors import CommandError
 from headrace.query.update.field_path import parse_field_path
 from headrace.query.update.leaf_node import NO_OP, ApplyParams, UpdateLeafNode
-from headrace.query.update.message_text import element_text, value_text
+from headrace.query.update.message_text import element_text
 from headrace.query.update.modifiers import MODIFIERS
 from headrace.query.update.plain_fields import PlainFields, apply_plain, plain_fields
 from headrace.query.update.rename import RenameNode, parse_rename
@@ -19,6 +19,7 @@ from headrace.query.update.update import Applied, Diff, Update, UpdateContext
 from headrace.query.update.update_tree import ArrayFilters, UpdateObjectNode, add
 from headrace.query.update.walk import Walk
 from headrace.values.bson import type_name
+from headrace.values.bson.to_string import to_string
 
 
 class OperatorUpdate(Update):
@@ -114,7 +115,7 @@ def parse_operators(update: Mapping[str, Any], filters: ArrayFilters, collation:
         if identifier not in used:
             raise CommandError(
                 9,
-                f"The array filter for identifier '{identifier}' was not used in the update {value_text(update)}",
+                f"The array filter for identifier '{identifier}' was not used in the update {to_string(update)}",
             )
     return _closed(tree)
 

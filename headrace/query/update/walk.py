@@ -15,12 +15,13 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.update.diff_log import DiffLog
 from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldRef, UpdateLeafNode
-from headrace.query.update.message_text import element_text, value_text
+from headrace.query.update.message_text import element_text
 from headrace.query.update.plain_fields import PlainFields, apply_plain, plain_fields
 from headrace.query.update.rename import RenameNode
 from headrace.query.update.update_tree import UpdateArrayNode, UpdateObjectNode
 from headrace.time_limit import OutOfMemory, TookTooLong
 from headrace.values.bson import MISSING
+from headrace.values.bson.to_string import to_string
 from headrace.values.order import equal
 
 _MANY_ELEMENTS: Final = 8
@@ -275,7 +276,7 @@ def _dotted(path: FieldRef) -> str:
 
 
 def _element_message(container: Any, path: FieldRef) -> str:
-    return element_text(str(path[-1]), container) if path else value_text(container)
+    return element_text(str(path[-1]), container) if path else to_string(container)
 
 
 def _not_creatable(container: Any, path: FieldRef, rest: tuple[str, ...]) -> CommandError:

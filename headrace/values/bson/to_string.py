@@ -53,7 +53,7 @@ def _scalar(value: Any) -> str:
         return type(value).__name__
     if isinstance(value, Decimal128):
         return str(value)
-    return repr(value) if isinstance(value, float) else str(value)
+    return _double(value) if isinstance(value, float) else str(value)
 
 
 def regex_text(value: Regex[Any]) -> str:
@@ -62,3 +62,9 @@ def regex_text(value: Regex[Any]) -> str:
 
 
 _FLAGS: Final = (("i", 2), ("l", 4), ("m", 8), ("s", 16), ("u", 32), ("x", 64))
+
+
+def _double(number: float) -> str:
+    """A double, always with a decimal point or an exponent."""
+    text = repr(number)
+    return text if "." in text or "e" in text else text + ".0"

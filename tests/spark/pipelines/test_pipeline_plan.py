@@ -14,7 +14,7 @@ from pymongo.database import Database
 
 from headrace.errors import CommandError
 from headrace.query.expressions import Env, parse_expression
-from headrace.query.stages.time_units import UNITS
+from headrace.query.expressions.date_arithmetic import UNITS
 from headrace.spark import StageRefused, Window, explain
 from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.event_ranges import read_range
