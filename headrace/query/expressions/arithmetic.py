@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from decimal import Decimal
+from functools import reduce
 from typing import Any, Final
 
 from bson import Decimal128, Int64
@@ -29,7 +30,14 @@ from headrace.query.expressions.numbers import (
     to_long,
     wrap,
 )
-from headrace.query.expressions.operator_parser import OperatorParser, binary, positional, unary, variadic
+from headrace.query.expressions.operator_parser import (
+    OperatorParser,
+    binary,
+    combining,
+    positional,
+    single,
+    variadic,
+)
 from headrace.query.expressions.summing import Total
 from headrace.values.bson import type_name
 
@@ -101,21 +109,8 @@ def _date_minus(left: DatetimeMS, right: Any) -> Any:
     return Int64(number) if type(right) is DatetimeMS else DatetimeMS(number)
 
 
-def _make_multiply(*operands: Evaluate) -> Evaluate:
-
-    def evaluate(env: Env) -> Any:
-        product: Any = 1
-        for operand in operands:
-            value = operand(env)
-            if type(value) in NUMBERS:
-                product = times(product, value)
-            elif is_nullish(value):
-                return None
-            else:
-                raise CommandError(16555, f"$multiply only supports numeric types, not {type_name(value)}")
-        return product
-
-    return evaluate
+def _product(values: list[Any]) -> Any:
+    return reduce(times, values, 1)
 
 
 def times(left: Any, right: Any) -> Any:
@@ -288,22 +283,20 @@ def sigmoid(value: Any) -> Any:
     return 1.0 / (1.0 + _exp(-float(value)))
 
 
-def _single(name: str, function: Callable[[Any], Any]) -> OperatorParser:
-    return positional(Operator(name, unary(numeric(name, function))), 1)
-
-
 OPERATORS: Final[dict[str, OperatorParser]] = {
-    "$abs": _single("$abs", _abs),
+    "$abs": single("$abs", numeric("$abs", _abs)),
     "$add": variadic(Operator("$add", _make_add, associative=True, commutative=True)),
     "$divide": positional(Operator("$divide", binary(divide)), 2),
-    "$exp": _single("$exp", _exp),
-    "$ln": _single("$ln", _ln),
+    "$exp": single("$exp", numeric("$exp", _exp)),
+    "$ln": single("$ln", numeric("$ln", _ln)),
     "$log": positional(Operator("$log", binary(_log)), 2),
-    "$log10": _single("$log10", _log10),
+    "$log10": single("$log10", numeric("$log10", _log10)),
     "$mod": positional(Operator("$mod", binary(_mod)), 2),
-    "$multiply": variadic(Operator("$multiply", _make_multiply, associative=True, commutative=True)),
+    "$multiply": combining(
+        "$multiply", NUMBERS, 16555, "$multiply only supports numeric types, not ", _product, commutative=True
+    ),
     "$pow": positional(Operator("$pow", binary(_pow)), 2),
-    "$sigmoid": _single("$sigmoid", sigmoid),
-    "$sqrt": _single("$sqrt", _sqrt),
+    "$sigmoid": single("$sigmoid", numeric("$sigmoid", sigmoid)),
+    "$sqrt": single("$sqrt", numeric("$sqrt", _sqrt)),
     "$subtract": positional(Operator("$subtract", binary(subtract)), 2),
 }

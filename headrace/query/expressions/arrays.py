@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from headrace.errors import CommandError
@@ -23,10 +24,14 @@ from headrace.query.expressions.numbers import NUMBERS, int32_of, is_nullish
 from headrace.query.expressions.operator_parser import (
     OperatorParser,
     binary,
+    checked_int32,
+    combining,
+    of_type,
     of_values,
     positional,
+    read_named,
+    single,
     unary,
-    variadic,
 )
 from headrace.query.expressions.value_text import as_text
 from headrace.time_limit import check_memory
@@ -42,13 +47,10 @@ def _element(name: str, array: Any, index: Any) -> Any:
     if type(array) is not list:
         which = "first argument" if name == "$arrayElemAt" else "argument"
         raise CommandError(28689, f"{name}'s {which} must be an array, but is {type_name(array)}")
-    if type(index) not in NUMBERS:
-        raise CommandError(28690, f"{name}'s second argument must be a numeric value, but is {type_name(index)}")
-    position = int32_of(index)
-    if position is None:
-        raise CommandError(
-            28691, f"{name}'s second argument must be representable as a 32-bit integer: {as_text(index)}"
-        )
+    position = checked_int32(
+        index, 28690, f"{name}'s second argument must be a numeric value, but is ",
+        f"{name}'s second argument must be representable as a 32-bit integer: ",
+    )  # fmt: skip
     return array[position] if -len(array) <= position < len(array) else MISSING
 
 
@@ -60,21 +62,9 @@ def _check_length(name: str, length: int) -> None:
         check_memory()
 
 
-def _make_concat_arrays(*operands: Evaluate) -> Evaluate:
-
-    def evaluate(env: Env) -> Any:
-        joined: list[Any] = []
-        for operand in operands:
-            value = operand(env)
-            if is_nullish(value):
-                return None
-            if type(value) is not list:
-                raise CommandError(28664, f"$concatArrays only supports arrays, not {type_name(value)}")
-            _check_length("$concatArrays", len(joined) + len(value))
-            joined += value
-        return joined
-
-    return evaluate
+def _joined(arrays: list[list[Any]]) -> list[Any]:
+    _check_length("$concatArrays", sum(map(len, arrays)))
+    return list(chain.from_iterable(arrays))
 
 
 def _make_in(value: Evaluate, array: Evaluate, *, collation: Any) -> Evaluate:
@@ -130,21 +120,6 @@ def search_bound(name: str, value: Any, what: str, code: int = 40096) -> int:
     return number
 
 
-def _size(value: Any) -> int:
-    if type(value) is not list:
-        raise CommandError(17124, f"The argument to $size must be an array, but was of type: {type_name(value)}")
-    return len(value)
-
-
-def _reversed(value: Any) -> Any:
-    if is_nullish(value):
-        return None
-    if type(value) is not list:
-        message = f"The argument to $reverseArray must be an array, but was of type: {type_name(value)}"
-        raise CommandError(34435, message)
-    return value[::-1]
-
-
 def _range(start: Any, end: Any, step: Any = 1) -> list[int]:
     first = _range_number("starting value", 34443, start)
     last = _range_number("ending value", 34445, end)
@@ -157,13 +132,8 @@ def _range(start: Any, end: Any, step: Any = 1) -> list[int]:
 
 
 def _range_number(what: str, code: int, value: Any) -> int:
-    if type(value) not in NUMBERS:
-        raise CommandError(code, f"$range requires a numeric {what}, found value of type: {type_name(value)}")
-    number = int32_of(value)
-    if number is None:
-        message = f"$range requires a {what} that can be represented as a 32-bit integer, found value: {as_text(value)}"
-        raise CommandError(code + 1, message)
-    return number
+    beyond = f"$range requires a {what} that can be represented as a 32-bit integer, found value: "
+    return checked_int32(value, code, f"$range requires a numeric {what}, found value of type: ", beyond)
 
 
 def _make_slice(array: Evaluate, second: Evaluate, third: Evaluate | None = None) -> Evaluate:
@@ -189,13 +159,10 @@ def _make_slice(array: Evaluate, second: Evaluate, third: Evaluate | None = None
 
 
 def _slice_number(which: str, code: int, value: Any) -> int:
-    if type(value) not in NUMBERS:
-        raise CommandError(code, f"{which} argument to $slice must be numeric, but is of type: {type_name(value)}")
-    number = int32_of(value)
-    if number is None:
-        message = f"{which} argument to $slice can't be represented as a 32-bit integer: {as_text(value)}"
-        raise CommandError(code + 1, message)
-    return number
+    what = f"{which} argument to $slice"
+    return checked_int32(
+        value, code, f"{what} must be numeric, but is of type: ", f"{what} can't be represented as a 32-bit integer: "
+    )
 
 
 def _parse_zip(argument: Any, context: ParseContext) -> Expression:
@@ -261,29 +228,18 @@ def _zip(input_count: int, longest: bool) -> Operator:
 
 
 def _parse_sort_array(argument: Any, context: ParseContext) -> Expression:
-    if type(argument) is not dict:
-        raise CommandError(2942500, f"$sortArray requires an object as an argument, found: {type_name(argument)}")
-    for name in argument:
-        if name not in ("input", "sortBy"):
-            raise CommandError(2942501, f"$sortArray found an unknown argument: {name}")
-    if "input" not in argument:
-        raise CommandError(2942502, "$sortArray requires 'input' to be specified")
-    if "sortBy" not in argument:
-        raise CommandError(2942503, "$sortArray requires 'sortBy' to be specified")
+    codes = {"input": 2942502, "sortBy": 2942503}
+    read_named("$sortArray", argument, codes, codes, 2942500, 2942501)
     keys = _sort_keys(argument["sortBy"])
 
-    def sort(value: Any) -> Any:
-        if is_nullish(value):
-            return None
-        if type(value) is not list:
-            message = f"The input argument to $sortArray must be an array, but was of type: {type_name(value)}"
-            raise CommandError(2942504, message)
-        items = value
+    def sort(items: list[Any]) -> list[Any]:
         for steps, descending in reversed(keys):
             items = sorted(items, key=partial(_sort_part, steps, context.collation), reverse=descending)
         return items
 
-    return Call(Operator("$sortArray", unary(sort), folds=False), [parse_operand(argument["input"], context)])
+    message = "The input argument to $sortArray must be an array, but was of type: "
+    make = unary(of_type(list, 2942504, message, sort))
+    return Call(Operator("$sortArray", make, folds=False), [parse_operand(argument["input"], context)])
 
 
 def _sort_part(steps: tuple[str, ...], collation: Any, item: Any) -> Any:
@@ -318,15 +274,22 @@ OPERATORS: Final[dict[str, OperatorParser]] = {
     "$arrayElemAt": positional(
         Operator("$arrayElemAt", binary(lambda array, index: _element("$arrayElemAt", array, index))), 2
     ),
-    "$concatArrays": variadic(Operator("$concatArrays", _make_concat_arrays, associative=True)),
-    "$first": positional(Operator("$first", unary(lambda array: _element("$first", array, 0))), 1),
+    "$concatArrays": combining("$concatArrays", [list], 28664, "$concatArrays only supports arrays, not ", _joined),
+    "$first": single("$first", lambda array: _element("$first", array, 0)),
     "$in": positional(Operator("$in", _make_in), 2, collated=True),
     "$indexOfArray": positional(_INDEX_OF, 2, 4, collated=True),
-    "$isArray": positional(Operator("$isArray", unary(lambda value: type(value) is list)), 1),
-    "$last": positional(Operator("$last", unary(lambda array: _element("$last", array, -1))), 1),
+    "$isArray": single("$isArray", lambda value: type(value) is list),
+    "$last": single("$last", lambda array: _element("$last", array, -1)),
     "$range": positional(Operator("$range", of_values(_range)), 2, 3),
-    "$reverseArray": positional(Operator("$reverseArray", unary(_reversed)), 1),
-    "$size": positional(Operator("$size", unary(_size)), 1),
+    "$reverseArray": single(
+        "$reverseArray",
+        of_type(
+            list, 34435, "The argument to $reverseArray must be an array, but was of type: ", lambda array: array[::-1]
+        ),
+    ),
+    "$size": single(
+        "$size", of_type(list, 17124, "The argument to $size must be an array, but was of type: ", len, nullable=False)
+    ),
     "$slice": positional(Operator("$slice", _make_slice), 2, 3),
     "$sortArray": _parse_sort_array,
     "$zip": _parse_zip,

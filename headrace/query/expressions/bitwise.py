@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, Final
 
 from bson import Int64
 
 from headrace.errors import CommandError
-from headrace.query.expressions.expression import Env, Evaluate, Operator
 from headrace.query.expressions.numbers import INTEGERS, is_nullish
-from headrace.query.expressions.operator_parser import OperatorParser, positional, unary, variadic
+from headrace.query.expressions.operator_parser import OperatorParser, combining, single
 from headrace.values.bson import type_name
 
 
 def _many(name: str, function: Callable[[int, int], int], start: int) -> OperatorParser:
-    def make(*operands: Evaluate) -> Evaluate:
+    def combined(values: list[Any]) -> Any:
+        bits = reduce(function, map(int, values), start)
+        return Int64(bits) if Int64 in map(type, values) else bits
 
-        def evaluate(env: Env) -> Any:
-            bits, long = start, False
-            for operand in operands:
-                value = operand(env)
-                if is_nullish(value):
-                    return None
-                if type(value) not in INTEGERS:
-                    raise CommandError(14, f"{name} only supports int and long operands.")
-                long = long or type(value) is Int64
-                bits = function(bits, int(value))
-            return Int64(bits) if long else bits
-
-        return evaluate
-
-    return variadic(Operator(name, make, associative=True, commutative=True))
+    message = f"{name} only supports int and long operands, not "
+    return combining(name, INTEGERS, 14, message, combined, commutative=True)
 
 
 def _not(value: Any) -> Any:
@@ -45,7 +34,7 @@ def _not(value: Any) -> Any:
 
 OPERATORS: Final[dict[str, OperatorParser]] = {
     "$bitAnd": _many("$bitAnd", operator.and_, -1),
-    "$bitNot": positional(Operator("$bitNot", unary(_not)), 1),
+    "$bitNot": single("$bitNot", _not),
     "$bitOr": _many("$bitOr", operator.or_, 0),
     "$bitXor": _many("$bitXor", operator.xor, 0),
 }

@@ -13,7 +13,7 @@ from headrace.query.expressions.expression import Call, Env, Evaluate, Expressio
 from headrace.query.expressions.expression_parser import parse_operand
 from headrace.query.expressions.field_paths import check_variable_name
 from headrace.query.expressions.numbers import int32_of, is_nullish, truthy
-from headrace.query.expressions.operator_parser import OperatorParser, scoped
+from headrace.query.expressions.operator_parser import OperatorParser, read_named, scoped
 from headrace.query.expressions.value_text import as_text
 from headrace.query.operation_memory import size_of
 from headrace.values.bson import MISSING, type_name
@@ -30,15 +30,7 @@ def _variable(argument: dict[str, Any]) -> str:
 
 
 def _parse_map(argument: Any, context: ParseContext) -> Expression:
-    if type(argument) is not dict:
-        raise CommandError(16878, "$map only supports an object as its argument")
-    for name in argument:
-        if name not in ("input", "as", "in"):
-            raise CommandError(16879, f"Unrecognized parameter to $map: {name}")
-    if "input" not in argument:
-        raise CommandError(16880, "Missing 'input' parameter to $map")
-    if "in" not in argument:
-        raise CommandError(16882, "Missing 'in' parameter to $map")
+    read_named("$map", argument, ("input", "as", "in"), {"input": 16880, "in": 16882}, 16878, 16879)
     source = parse_operand(argument["input"], context)
     variable = _variable(argument)
     return Call(_map(variable), [source, parse_operand(argument["in"], context.binding(variable))])
@@ -70,15 +62,7 @@ def _map(variable: str) -> Operator:
 
 
 def _parse_filter(argument: Any, context: ParseContext) -> Expression:
-    if type(argument) is not dict:
-        raise CommandError(28646, "$filter only supports an object as its argument")
-    for name in argument:
-        if name not in ("input", "as", "cond", "limit"):
-            raise CommandError(28647, f"Unrecognized parameter to $filter: {name}")
-    if "input" not in argument:
-        raise CommandError(28648, "Missing 'input' parameter to $filter")
-    if "cond" not in argument:
-        raise CommandError(28650, "Missing 'cond' parameter to $filter")
+    read_named("$filter", argument, ("input", "as", "cond", "limit"), {"input": 28648, "cond": 28650}, 28646, 28647)
     source = parse_operand(argument["input"], context)
     variable = _variable(argument)
     condition = parse_operand(argument["cond"], context.binding(variable))
@@ -123,18 +107,12 @@ def _limit(value: Any) -> int | None:
 
 
 def _parse_reduce(argument: Any, context: ParseContext) -> Expression:
-    if type(argument) is not dict:
-        raise CommandError(40075, f"$reduce requires an object as an argument, found: {type_name(argument)}")
+    codes = {"input": 40077, "initialValue": 40078, "in": 40079}
+    read_named("$reduce", argument, codes, codes, 40075, 40076)
     inside = context.binding("this", "value")
-    parsed: dict[str, Expression] = {}
-    for name, value in argument.items():
-        if name not in ("input", "initialValue", "in"):
-            raise CommandError(40076, f"$reduce found an unknown argument: {name}")
-        parsed[name] = parse_operand(value, inside if name == "in" else context)
-    for name, code in (("input", 40077), ("initialValue", 40078), ("in", 40079)):
-        if name not in parsed:
-            raise CommandError(code, f"$reduce requires '{name}' to be specified")
-    return Call(_REDUCE, [parsed["input"], parsed["initialValue"], parsed["in"]])
+    return Call(
+        _REDUCE, [parse_operand(argument[name], inside if name == "in" else context) for name in codes]
+    )  # fmt: skip
 
 
 def _make_reduce(source: Evaluate, initial: Evaluate, step: Evaluate) -> Evaluate:

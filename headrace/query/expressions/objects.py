@@ -9,26 +9,22 @@ from headrace.query.expressions.expression import ABSENT, Call, Constant, Evalua
 from headrace.query.expressions.expression_parser import parse_operand
 from headrace.query.expressions.field_paths import FieldPathExpression
 from headrace.query.expressions.numbers import is_nullish
-from headrace.query.expressions.operator_parser import NamedArguments, OperatorParser, binary, positional, unary
+from headrace.query.expressions.operator_parser import (
+    NamedArguments,
+    OperatorParser,
+    binary,
+    of_type,
+    positional,
+    unary,
+)
 from headrace.values.bson import MISSING, type_name
 
 
-def _to_array(value: Any) -> Any:
-    if is_nullish(value):
-        return None
-    if type(value) is not dict:
-        raise CommandError(40390, f"$objectToArray requires a document input, found: {type_name(value)}")
-    pairs = []
-    for name, item in value.items():
-        pairs.append({"k": name, "v": item})
-    return pairs
+def _to_array(value: dict[str, Any]) -> list[Any]:
+    return [{"k": name, "v": item} for name, item in value.items()]
 
 
-def _from_array(value: Any) -> Any:
-    if is_nullish(value):
-        return None
-    if type(value) is not list:
-        raise CommandError(40386, f"$arrayToObject requires an array input, found: {type_name(value)}")
+def _from_array(value: list[Any]) -> dict[str, Any]:
     if not value:
         return {}
     first = type(value[0])
@@ -153,9 +149,21 @@ def _constant_name(operator: str, argument: dict[str, Any], name: Expression | N
 
 
 OPERATORS: Final[dict[str, OperatorParser]] = {
-    "$arrayToObject": positional(Operator("$arrayToObject", unary(_from_array)), 1),
+    "$arrayToObject": positional(
+        Operator(
+            "$arrayToObject",
+            unary(of_type(list, 40386, "$arrayToObject requires an array input, found: ", _from_array)),
+        ),
+        1,
+    ),
     "$getField": _parse_get_field,
-    "$objectToArray": positional(Operator("$objectToArray", unary(_to_array)), 1),
+    "$objectToArray": positional(
+        Operator(
+            "$objectToArray",
+            unary(of_type(dict, 40390, "$objectToArray requires a document input, found: ", _to_array)),
+        ),
+        1,
+    ),
     "$setField": _parse_set_field,
     "$unsetField": _parse_unset_field,
 }

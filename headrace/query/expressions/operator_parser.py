@@ -5,7 +5,7 @@ Rule: a list is a list of operands. Any other value is the only operand: {$abs: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 from headrace.errors import CommandError
 from headrace.query.expressions.expression import Call, Env, Evaluate, Expression, Operator, ParseContext
 from headrace.query.expressions.expression_parser import parse_operand
+from headrace.query.expressions.numbers import NUMBERS, int32_of, is_nullish
+from headrace.query.expressions.value_text import as_text
 from headrace.values.bson import type_name
 
 OperatorParser: TypeAlias = Callable[[Any, ParseContext], Expression]
@@ -84,17 +86,22 @@ class NamedArguments:
 
     def read(self, argument: Any) -> dict[str, Any]:
         """The arguments by name, checked. Raises `not_object`, `unknown` or a code of `required`."""
-        name = self.operator.name
-        if type(argument) is not dict:
-            message = f"{name} only supports an object as an argument, found: {type_name(argument)}"
-            raise CommandError(self.not_object, message)
-        for key in argument:
-            if key not in self.names:
-                raise CommandError(self.unknown, f"Unrecognized parameter to {name}: {key}")
-        for key, code in self.required.items():
-            if key not in argument:
-                raise CommandError(code, f"Missing '{key}' parameter to {name}")
-        return argument
+        return read_named(self.operator.name, argument, self.names, self.required, self.not_object, self.unknown)
+
+
+def read_named(
+    name: str, argument: Any, names: Iterable[str], required: Mapping[str, int], not_object: int, unknown: int
+) -> dict[str, Any]:  # fmt: skip
+    """The named arguments of an operator, checked: see `NamedArguments`."""
+    if type(argument) is not dict:
+        raise CommandError(not_object, f"{name} only supports an object as an argument, found: {type_name(argument)}")
+    for key in argument:
+        if key not in names:
+            raise CommandError(unknown, f"Unrecognized parameter to {name}: {key}")
+    for key, code in required.items():
+        if key not in argument:
+            raise CommandError(code, f"Missing '{key}' parameter to {name}")
+    return argument
 
 
 def unary(function: Callable[[Any], Any]) -> Make:
@@ -115,6 +122,11 @@ def binary(function: Callable[[Any, Any], Any]) -> Make:
     return make
 
 
+def single(name: str, function: Callable[[Any], Any]) -> OperatorParser:
+    """A parser of an operator that is a function of one value."""
+    return positional(Operator(name, unary(function)), 1)
+
+
 def of_values(function: Callable[..., Any]) -> Make:
     """Return the `make` of a function of any number of values. All are evaluated."""
 
@@ -126,6 +138,58 @@ def of_values(function: Callable[..., Any]) -> Make:
         return evaluate
 
     return make
+
+
+def of_type(
+    kind: type, code: int, message: str, function: Callable[[Any], Any], *, nullable: bool = True
+) -> Callable[[Any], Any]:  # fmt: skip
+    """Return a function of one value of a type, None for null if `nullable`. Raises `code` for other types; the message
+    ends with the type."""
+
+    def checked(value: Any) -> Any:
+        if type(value) is kind:
+            return function(value)
+        if nullable and is_nullish(value):
+            return None
+        raise CommandError(code, message + type_name(value))
+
+    return checked
+
+
+def combining(
+    name: str, kinds: Iterable[type], code: int, message: str, function: Callable[..., Any], *,
+    commutative: bool = False, collated: bool = False,
+) -> OperatorParser:  # fmt: skip
+    """A parser of an associative operator: a function of the list of all values, null if one is null. Raises `code` for
+    values of other types; the message ends with the type."""
+    allowed = frozenset(kinds)
+
+    def make(*operands: Evaluate, **options: Any) -> Evaluate:
+        def evaluate(env: Env) -> Any:
+            values = []
+            for operand in operands:
+                value = operand(env)
+                if type(value) not in allowed:
+                    if is_nullish(value):
+                        return None
+                    raise CommandError(code, message + type_name(value))
+                values.append(value)
+            return function(values, **options)
+
+        return evaluate
+
+    return variadic(Operator(name, make, associative=True, commutative=commutative), collated=collated)
+
+
+def checked_int32(value: Any, code: int, message: str, beyond: str) -> int:
+    """A number as a 32-bit int. Raises `code` for other types, the message ending with the type; `code` + 1 for numbers
+    that do not fit, the message `beyond` ending with the number."""
+    if type(value) not in NUMBERS:
+        raise CommandError(code, message + type_name(value))
+    number = int32_of(value)
+    if number is None:
+        raise CommandError(code + 1, beyond + as_text(value))
+    return number
 
 
 def scoped(env: Env, names: tuple[str, ...]) -> tuple[Env, dict[str, Any]]:

@@ -25,7 +25,7 @@ from headrace.query.expressions.numbers import (
     is_nullish,
     wrap,
 )
-from headrace.query.expressions.operator_parser import OperatorParser, of_values, positional, unary
+from headrace.query.expressions.operator_parser import OperatorParser, of_values, positional, single
 from headrace.values.bson import type_name
 
 
@@ -88,7 +88,7 @@ def _quantized(number: Decimal, digits: int, rounding: str) -> Decimal:
 
 
 def _single(name: str, rounding: str) -> OperatorParser:
-    return positional(Operator(name, unary(numeric(name, _to_integral(rounding)))), 1)
+    return single(name, numeric(name, _to_integral(rounding)))
 
 
 def _to_digits_operator(name: str, rounding: str) -> OperatorParser:

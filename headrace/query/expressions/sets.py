@@ -6,7 +6,8 @@ is retained.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from itertools import chain
 from typing import Any, Final
 
 from headrace.errors import CommandError
@@ -14,10 +15,11 @@ from headrace.query.expressions.expression import Call, Constant, Env, Evaluate,
 from headrace.query.expressions.numbers import is_nullish, truthy
 from headrace.query.expressions.operator_parser import (
     OperatorParser,
+    combining,
+    of_type,
     parse_operands,
     positional,
-    unary,
-    variadic,
+    single,
     with_collation,
 )
 from headrace.values.bson import type_name
@@ -38,45 +40,17 @@ def _sorted(items: list[Any], collation: Any) -> list[Any]:
     return sorted(items, key=lambda item: sort_key(item, collation))
 
 
-def _make_union(*operands: Evaluate, collation: Any) -> Evaluate:
-
-    def evaluate(env: Env) -> Any:
-        arrays = []
-        for operand in operands:
-            value = operand(env)
-            if is_nullish(value):
-                return None
-            arrays.append(_array(17043, "$setUnion", value))
-        union: Keyed = {}
-        items = []
-        for array in arrays:
-            for item in array:
-                key = hash_key(item, collation)
-                if key not in union:
-                    union.setdefault(key, item)
-                    items.append(item)
-        return _sorted(items, collation)
-
-    return evaluate
+def _union(arrays: list[list[Any]], *, collation: Any) -> list[Any]:
+    return _sorted(list(_keyed(list(chain.from_iterable(arrays)), collation).values()), collation)
 
 
-def _make_intersection(*operands: Evaluate, collation: Any) -> Evaluate:
-    def evaluate(env: Env) -> Any:
-        common: Keyed = {}
-        for index, operand in enumerate(operands):
-            value = operand(env)
-            if is_nullish(value):
-                return None
-            other = _keyed(_array(17047, "$setIntersection", value), collation)
-            if index == 0:
-                common = other
-                continue
-            if len(common) > len(other):
-                common, other = other, common
-            common = {key: item for key, item in common.items() if key in other}
-        return _sorted(list(common.values()), collation)
-
-    return evaluate
+def _intersection(arrays: list[list[Any]], *, collation: Any) -> list[Any]:
+    common, *others = (_keyed(array, collation) for array in arrays or [[]])
+    for other in others:
+        if len(common) > len(other):
+            common, other = other, common
+        common = {key: item for key, item in common.items() if key in other}
+    return _sorted(list(common.values()), collation)
 
 
 def _array(code: int, name: str, value: Any) -> list[Any]:
@@ -164,12 +138,16 @@ def _simplify_subset(call: Call) -> Expression:
 
 
 def _elements(name: str, code: int, decisive: bool) -> OperatorParser:
-    def apply(value: Any) -> bool:
-        if type(value) is not list:
-            raise CommandError(code, f"{name}'s argument must be an array, but is {type_name(value)}")
+    def decide(value: list[Any]) -> bool:
         return decisive if any(truthy(item) is decisive for item in value) else not decisive
 
-    return positional(Operator(name, unary(apply)), 1)
+    apply = of_type(list, code, f"{name}'s argument must be an array, but is ", decide, nullable=False)
+    return single(name, apply)
+
+
+def _merging(name: str, code: int, function: Callable[..., list[Any]]) -> OperatorParser:
+    message = f"All operands of {name} must be arrays. One argument is of type: "
+    return combining(name, [list], code, message, function, commutative=True, collated=True)
 
 
 _SUBSET: Final = Operator("$setIsSubset", _make_subset, simplify=_simplify_subset)
@@ -179,9 +157,7 @@ OPERATORS: Final[dict[str, OperatorParser]] = {
     "$anyElementTrue": _elements("$anyElementTrue", 17041, True),
     "$setDifference": positional(Operator("$setDifference", _make_difference), 2, collated=True),
     "$setEquals": _parse_equals,
-    "$setIntersection": variadic(
-        Operator("$setIntersection", _make_intersection, associative=True, commutative=True), collated=True
-    ),
+    "$setIntersection": _merging("$setIntersection", 17047, _intersection),
     "$setIsSubset": positional(_SUBSET, 2, collated=True),
-    "$setUnion": variadic(Operator("$setUnion", _make_union, associative=True, commutative=True), collated=True),
+    "$setUnion": _merging("$setUnion", 17043, _union),
 }

@@ -13,15 +13,17 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expressions.arrays import search_bound
 from headrace.query.expressions.expression import Env, Evaluate, Operator
-from headrace.query.expressions.numbers import NUMBERS, coerced_to_long, int32_of, is_nullish
+from headrace.query.expressions.numbers import coerced_to_long, is_nullish
 from headrace.query.expressions.operator_parser import (
     NamedArguments,
     OperatorParser,
     binary,
+    checked_int32,
+    combining,
+    of_type,
     of_values,
     positional,
-    unary,
-    variadic,
+    single,
 )
 from headrace.query.expressions.text_coercion import coerced_text
 from headrace.query.expressions.text_length import check_text_length, checked_text
@@ -32,20 +34,9 @@ _WHITESPACE: Final = "\0 \t\n\v\f\r\u00a0\u1680" + "".join(chr(code) for code in
 _FEW_CHARACTERS: Final = 32  # to be stripped: Python compares each character of the text with each of these
 
 
-def _make_concat(*operands: Evaluate) -> Evaluate:
-    def evaluate(env: Env) -> Any:
-        strings = []
-        for operand in operands:
-            value = operand(env)
-            if is_nullish(value):
-                return None
-            if type(value) is not str:
-                raise CommandError(16702, f"$concat only supports strings, not {type_name(value)}")
-            strings.append(value)
-        check_text_length(sum(map(len, strings)))
-        return checked_text("".join(strings))
-
-    return evaluate
+def _joined(strings: list[str]) -> str:
+    check_text_length(sum(map(len, strings)))
+    return checked_text("".join(strings))
 
 
 def _compare_ignoring_case(left: Any, right: Any) -> int:
@@ -54,12 +45,8 @@ def _compare_ignoring_case(left: Any, right: Any) -> int:
 
 
 def _length(name: str, code: int, measure: Callable[[str], int]) -> OperatorParser:
-    def apply(value: Any) -> int:
-        if type(value) is not str:
-            raise CommandError(code, f"{name} requires a string argument, found: {type_name(value)}")
-        return measure(value)
-
-    return positional(Operator(name, unary(apply)), 1)
+    apply = of_type(str, code, f"{name} requires a string argument, found: ", measure, nullable=False)
+    return single(name, apply)
 
 
 def _continues(data: bytes, index: int) -> bool:
@@ -99,13 +86,8 @@ def _substring_points(value: Any, start: Any, length: Any) -> str:
 
 
 def _point(code: int, what: str, value: Any) -> int:
-    if type(value) not in NUMBERS:
-        raise CommandError(code, f"$substrCP: {what} must be a numeric type (is BSON type {type_name(value)})")
-    number = int32_of(value)
-    if number is None:
-        message = f"$substrCP: {what} cannot be represented as a 32-bit integral value: {as_text(value)}"
-        raise CommandError(code + 1, message)
-    return number
+    beyond = f"$substrCP: {what} cannot be represented as a 32-bit integral value: "
+    return checked_int32(value, code, f"$substrCP: {what} must be a numeric type, not ", beyond)
 
 
 def _searcher(name: str, code: int, find: Callable[[str, str, int, int | None], int]) -> OperatorParser:
@@ -226,7 +208,7 @@ def _upper(value: Any) -> str:
 _SUBSTRING_BYTES: Final = positional(Operator("$substrBytes", of_values(_substring_bytes)), 3)
 
 OPERATORS: Final[dict[str, OperatorParser]] = {
-    "$concat": variadic(Operator("$concat", _make_concat, associative=True)),
+    "$concat": combining("$concat", [str], 16702, "$concat only supports strings, not ", _joined),
     "$indexOfBytes": _searcher("$indexOfBytes", 40091, _find_bytes),
     "$indexOfCP": _searcher("$indexOfCP", 40093, _find_points),
     "$ltrim": _trim("$ltrim", left=True, right=False),
@@ -240,7 +222,7 @@ OPERATORS: Final[dict[str, OperatorParser]] = {
     "$substr": _SUBSTRING_BYTES,
     "$substrBytes": _SUBSTRING_BYTES,
     "$substrCP": positional(Operator("$substrCP", of_values(_substring_points)), 3),
-    "$toLower": positional(Operator("$toLower", unary(_lower)), 1),
-    "$toUpper": positional(Operator("$toUpper", unary(_upper)), 1),
+    "$toLower": single("$toLower", _lower),
+    "$toUpper": single("$toUpper", _upper),
     "$trim": _trim("$trim", left=True, right=True),
 }

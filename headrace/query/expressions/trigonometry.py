@@ -14,7 +14,7 @@ from headrace.errors import CommandError
 from headrace.query.expressions.arithmetic import numeric
 from headrace.query.expressions.expression import Operator
 from headrace.query.expressions.numbers import NUMBERS, decimal_of, decimal_value, is_nan, is_nullish, wrap
-from headrace.query.expressions.operator_parser import OperatorParser, binary, positional, unary
+from headrace.query.expressions.operator_parser import OperatorParser, binary, positional, single
 from headrace.values.bson import type_name
 
 _WIDE: Final = decimal.Context(prec=60, Emax=999_999, Emin=-999_999, traps=[])
@@ -113,7 +113,7 @@ def _trigonometric(
                 return wrap(exact(number))
         return _guarded(double, number)
 
-    return positional(Operator(name, unary(numeric(name, apply))), 1)
+    return single(name, numeric(name, apply))
 
 
 def _guarded(double: Callable[[float], float], number: float) -> float:

@@ -13,7 +13,7 @@ from headrace.query.expressions.expression import Call, Constant, Env, Evaluate,
 from headrace.query.expressions.expression_parser import parse_operand
 from headrace.query.expressions.field_paths import check_variable_name
 from headrace.query.expressions.numbers import NUMBERS, is_nullish
-from headrace.query.expressions.operator_parser import OperatorParser, positional, unary
+from headrace.query.expressions.operator_parser import OperatorParser, of_type, positional, read_named, single, unary
 from headrace.values.bson import MISSING, encode, type_name
 from headrace.values.index_hash import hash_of
 
@@ -23,15 +23,8 @@ def _parse_literal(argument: Any, context: ParseContext) -> Expression:
 
 
 def _parse_let(argument: Any, context: ParseContext) -> Expression:
-    if type(argument) is not dict:
-        raise CommandError(16874, "$let only supports an object as its argument")
-    for name in argument:
-        if name not in ("vars", "in"):
-            raise CommandError(16875, f"Unrecognized parameter to $let: {name}")
-    if "vars" not in argument:
-        raise CommandError(16876, "Missing 'vars' parameter to $let")
-    if "in" not in argument:
-        raise CommandError(16877, "Missing 'in' parameter to $let")
+    codes = {"vars": 16876, "in": 16877}
+    read_named("$let", argument, codes, codes, 16874, 16875)
     variables = argument["vars"]
     if type(variables) is not dict:
         raise CommandError(10065, f"invalid parameter: expected an object (vars), found {type_name(variables)}")
@@ -73,11 +66,7 @@ def _parse_rand(argument: Any, context: ParseContext) -> Expression:
     return Call(Operator("$rand", lambda: lambda env: random_source(), folds=False), [])
 
 
-def _bson_size(value: Any) -> Any:
-    if is_nullish(value):
-        return None
-    if type(value) is not dict:
-        raise CommandError(31393, f"$bsonSize requires a document input, found: {type_name(value)}")
+def _bson_size(value: dict[str, Any]) -> int:
     try:
         return len(encode(value))
     except bson.errors.InvalidDocument as error:
@@ -95,29 +84,25 @@ def _binary_size(value: Any) -> Any:
 
 
 def _timestamp_part(name: str, code: int, part: str) -> OperatorParser:
-    def apply(value: Any) -> Any:
-        if is_nullish(value):
-            return None
-        if type(value) is not Timestamp:
-            raise CommandError(code, f" Argument to {name} must be a timestamp, but is {type_name(value)}")
-        return Int64(getattr(value, part))
-
-    return positional(Operator(name, unary(apply)), 1)
+    message = f" Argument to {name} must be a timestamp, but is "
+    apply = of_type(Timestamp, code, message, lambda value: Int64(getattr(value, part)))
+    return single(name, apply)
 
 
 OPERATORS: Final[dict[str, OperatorParser]] = {
-    "$binarySize": positional(Operator("$binarySize", unary(_binary_size)), 1),
-    "$bsonSize": positional(Operator("$bsonSize", unary(_bson_size)), 1),
+    "$binarySize": single("$binarySize", _binary_size),
+    "$bsonSize": positional(
+        Operator("$bsonSize", unary(of_type(dict, 31393, "$bsonSize requires a document input, found: ", _bson_size))),
+        1,
+    ),
     "$const": _parse_literal,
-    "$isNumber": positional(Operator("$isNumber", unary(lambda value: type(value) in NUMBERS)), 1),
+    "$isNumber": single("$isNumber", lambda value: type(value) in NUMBERS),
     "$let": _parse_let,
     "$literal": _parse_literal,
     "$meta": _parse_meta,
     "$rand": _parse_rand,
-    "$toHashedIndexKey": positional(
-        Operator("$toHashedIndexKey", unary(lambda value: Int64(hash_of(None if value is MISSING else value)))), 1
-    ),
+    "$toHashedIndexKey": single("$toHashedIndexKey", lambda value: Int64(hash_of(None if value is MISSING else value))),
     "$tsIncrement": _timestamp_part("$tsIncrement", 5687302, "inc"),
     "$tsSecond": _timestamp_part("$tsSecond", 5687301, "time"),
-    "$type": positional(Operator("$type", unary(type_name)), 1),
+    "$type": single("$type", type_name),
 }
