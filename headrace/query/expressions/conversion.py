@@ -38,15 +38,12 @@ from headrace.query.expressions.numbers import (
 )
 from headrace.query.expressions.operator_parser import NamedArguments, OperatorParser, parse_operands
 from headrace.query.expressions.text_coercion import double_text
+from headrace.query.match.type_test import ALIASES
 from headrace.values.bson import type_name
 
 Convert = Callable[[Any], Any]
 
-_TYPE_NAMES: Final[dict[int, str]] = {
-    -1: "minKey", 1: "double", 2: "string", 3: "object", 4: "array", 5: "binData", 6: "undefined", 7: "objectId",
-    8: "bool", 9: "date", 10: "null", 11: "regex", 12: "dbPointer", 13: "javascript", 14: "symbol",
-    15: "javascriptWithScope", 16: "int", 17: "timestamp", 18: "long", 19: "decimal", 127: "maxKey",
-}  # fmt: skip
+_TYPE_NAMES: Final = {number: name for name, number in ALIASES.items()}
 _KNOWN_NAMES: Final = frozenset((*_TYPE_NAMES.values(), "missing"))
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from bson import Decimal128, Int64, Regex
 
 from headrace.errors import CommandError
-from headrace.query.expressions.numbers import int64_of
+from headrace.query.expressions.numbers import int64_of, truthy
 from headrace.query.match.bits import parse_bits
 from headrace.query.match.filter_parser import (
     FilterContext,
@@ -21,7 +21,6 @@ from headrace.query.match.filter_parser import (
     parse_field,
     parse_filter_tree,
     regex_leaf,
-    truthy,
 )
 from headrace.query.match.match_expression import (
     AlwaysBoolean,

@@ -11,6 +11,7 @@ from bson import Decimal128, Int64, Regex
 
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
+from headrace.query.expressions.numbers import truthy
 from headrace.query.match.match_expression import (
     AlwaysBoolean,
     And,
@@ -221,13 +222,6 @@ def _parse_expr(name: str, value: Any, context: FilterContext) -> MatchExpressio
         lambda document: truthy(evaluate(Env(document, bound))),
         None if names is None else frozenset(names),
     )
-
-
-def truthy(value: Any) -> bool:
-    """The value coerced to a boolean: false, null, missing and zero are false, all others true."""
-    if value is None or value is MISSING or value is False:
-        return False
-    return type(value) in (str, list, dict) or not equals(0)(value)
 
 
 def _parse_sample_rate(name: str, value: Any, context: FilterContext) -> MatchExpression:

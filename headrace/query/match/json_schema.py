@@ -7,6 +7,7 @@ Source: MongoDB's manual, "$jsonSchema".
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
@@ -268,14 +269,6 @@ def _text(name: str) -> Keyword:
     return parse
 
 
-def _at_least(count: int, bound: int) -> bool:
-    return count >= bound
-
-
-def _at_most(count: int, bound: int) -> bool:
-    return count <= bound
-
-
 KEYWORDS: Final[dict[str, Keyword]] = {
     "additionalItems": _additional_items,
     "additionalProperties": _additional_properties,
@@ -290,13 +283,13 @@ KEYWORDS: Final[dict[str, Keyword]] = {
     "exclusiveMaximum": _exclusive("exclusiveMaximum", "maximum"),
     "exclusiveMinimum": _exclusive("exclusiveMinimum", "minimum"),
     "items": _items,
-    "maxItems": _counted("maxItems", list, _at_most),
-    "maxLength": _counted("maxLength", str, _at_most),
-    "maxProperties": _counted("maxProperties", dict, _at_most),
+    "maxItems": _counted("maxItems", list, operator.le),
+    "maxLength": _counted("maxLength", str, operator.le),
+    "maxProperties": _counted("maxProperties", dict, operator.le),
     "maximum": _bound("maximum", "$lte", "$lt", "exclusiveMaximum"),
-    "minItems": _counted("minItems", list, _at_least),
-    "minLength": _counted("minLength", str, _at_least),
-    "minProperties": _counted("minProperties", dict, _at_least),
+    "minItems": _counted("minItems", list, operator.ge),
+    "minLength": _counted("minLength", str, operator.ge),
+    "minProperties": _counted("minProperties", dict, operator.ge),
     "minimum": _bound("minimum", "$gte", "$gt", "exclusiveMinimum"),
     "multipleOf": _multiple_of,
     "not": _not,

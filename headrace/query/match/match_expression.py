@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.values.bson import MISSING
 from headrace.values.paths import ValueTest, any_value, located_values, split_path
@@ -195,20 +195,53 @@ class ElemMatchExpression(MatchExpression):
 
 
 @dataclass(frozen=True, slots=True)
-class And(MatchExpression):
-    """`$and`: every child matches."""
+class Junction(MatchExpression):
+    """A condition on several children."""
 
     children: tuple[MatchExpression, ...]
+    kind: ClassVar[MatchType]
 
     @property
     def order(self) -> tuple[Any, ...]:
-        return (MatchType.AND, "", tuple(child.order for child in self.children))
+        return (self.kind, "", tuple(child.order for child in self.children))
 
     def compiled(self) -> DocumentTest:
-        return _all([child.compiled() for child in self.children])
+        return self._joined([child.compiled() for child in self.children])
 
     def single(self) -> ValueTest:
-        return _all([child.single() for child in self.children])
+        return self._joined([child.single() for child in self.children])
+
+    def _joined(self, tests: list[ValueTest]) -> ValueTest:
+        raise NotImplementedError
+
+    def fields(self) -> set[str] | None:
+        names: set[str] = set()
+        for child in self.children:
+            fields = child.fields()
+            if fields is None:
+                return None
+            names |= fields
+        return names
+
+    def _simplified(self, decisive: AlwaysBoolean) -> MatchExpression:
+        """The junction without nested ones of its kind and without constants. `decisive`: the child that decides it."""
+        neutral = AlwaysBoolean(not decisive.value)
+        children = [child for child in _flat(self.children, type(self)) if child != neutral]
+        if any(child == decisive for child in children):
+            return decisive
+        if len(children) < 2:
+            return children[0] if children else neutral
+        return type(self)(_ordered(children))
+
+
+@dataclass(frozen=True, slots=True)
+class And(Junction):
+    """`$and`: every child matches."""
+
+    kind = MatchType.AND
+
+    def _joined(self, tests: list[ValueTest]) -> ValueTest:
+        return _all(tests)
 
     def find_match(self, document: dict[str, Any]) -> MatchResult:
         index: str | None = None
@@ -219,36 +252,21 @@ class And(MatchExpression):
             index = child_index if child_index is not None else index
         return True, index
 
-    def fields(self) -> set[str] | None:
-        return _fields_of(self.children)
-
     def optimized(self) -> MatchExpression:
-        children = [child for child in _flat(self.children, And) if child != AlwaysBoolean(True)]
-        if any(child == AlwaysBoolean(False) for child in children):
-            return AlwaysBoolean(False)
-        if len(children) < 2:
-            return children[0] if children else AlwaysBoolean(True)
-        return And(_ordered(children))
+        return self._simplified(AlwaysBoolean(False))
 
 
 @dataclass(frozen=True, slots=True)
-class Or(MatchExpression):
+class Or(Junction):
     """`$or`: at least one child matches.
 
     It sets an index for the positional operator only if all children are equalities of one path, as `$in` would.
     """
 
-    children: tuple[MatchExpression, ...]
+    kind = MatchType.OR
 
-    @property
-    def order(self) -> tuple[Any, ...]:
-        return (MatchType.OR, "", tuple(child.order for child in self.children))
-
-    def compiled(self) -> DocumentTest:
-        return _any([child.compiled() for child in self.children])
-
-    def single(self) -> ValueTest:
-        return _any([child.single() for child in self.children])
+    def _joined(self, tests: list[ValueTest]) -> ValueTest:
+        return _any(tests)
 
     def find_match(self, document: dict[str, Any]) -> MatchResult:
         leaves = [child for child in self.children if isinstance(child, LeafMatchExpression)]
@@ -257,36 +275,18 @@ class Or(MatchExpression):
             return replace(equalities[0], test=self.single()).find_match(document)
         return MatchExpression.find_match(self, document)
 
-    def fields(self) -> set[str] | None:
-        return _fields_of(self.children)
-
     def optimized(self) -> MatchExpression:
-        children = [child for child in _flat(self.children, Or) if child != AlwaysBoolean(False)]
-        if any(child == AlwaysBoolean(True) for child in children):
-            return AlwaysBoolean(True)
-        if len(children) < 2:
-            return children[0] if children else AlwaysBoolean(False)
-        return Or(_ordered(children))
+        return self._simplified(AlwaysBoolean(True))
 
 
 @dataclass(frozen=True, slots=True)
-class Nor(MatchExpression):
+class Nor(Junction):
     """`$nor`: no child matches."""
 
-    children: tuple[MatchExpression, ...]
+    kind = MatchType.NOR
 
-    @property
-    def order(self) -> tuple[Any, ...]:
-        return (MatchType.NOR, "", tuple(child.order for child in self.children))
-
-    def compiled(self) -> DocumentTest:
-        return _negated(_any([child.compiled() for child in self.children]))
-
-    def single(self) -> ValueTest:
-        return _negated(_any([child.single() for child in self.children]))
-
-    def fields(self) -> set[str] | None:
-        return _fields_of(self.children)
+    def _joined(self, tests: list[ValueTest]) -> ValueTest:
+        return _negated(_any(tests))
 
     def optimized(self) -> MatchExpression:
         return Nor(_ordered([child.optimized() for child in self.children]))
@@ -340,7 +340,7 @@ class DocumentMatchExpression(MatchExpression):
         return None if self.names is None else set(self.names)
 
 
-def _flat(children: tuple[MatchExpression, ...], kind: type[And] | type[Or]) -> Iterator[MatchExpression]:
+def _flat(children: tuple[MatchExpression, ...], kind: type[Junction]) -> Iterator[MatchExpression]:
     """The optimized children. Children of nested lists of the same type are inlined."""
     for child in children:
         simple = child.optimized()
@@ -352,16 +352,6 @@ def _flat(children: tuple[MatchExpression, ...], kind: type[And] | type[Or]) -> 
 
 def _ordered(children: list[MatchExpression]) -> tuple[MatchExpression, ...]:
     return tuple(sorted(children, key=lambda child: child.order))
-
-
-def _fields_of(children: tuple[MatchExpression, ...]) -> set[str] | None:
-    names: set[str] = set()
-    for child in children:
-        fields = child.fields()
-        if fields is None:
-            return None
-        names |= fields
-    return names
 
 
 def _negated(test: ValueTest) -> ValueTest:

@@ -147,7 +147,7 @@ def _query(value: Any) -> Document:
 
 
 def _spherical(value: Any) -> Document:
-    from headrace.query.match.filter_parser import truthy
+    from headrace.query.expressions.numbers import truthy
 
     return {"spherical": truthy(value)}
 
