@@ -81,16 +81,22 @@ def _place(p: Vector) -> tuple[int, int, int]:
         face, u, v = (1, -x / y, z / y) if y > 0 else (4, z / y, -x / y)
     else:
         face, u, v = (2, -x / z, -y / z) if z > 0 else (5, -y / z, -x / z)
-    return face, _step(u), _step(v)
+    return face, _leaf_step(u), _leaf_step(v)
 
 
-def _step(u: float) -> int:
-    s = 0.5 * sqrt(1 + 3 * u) if u >= 0 else 1 - 0.5 * sqrt(1 - 3 * u)
-    return max(0, min(_SIZE - 1, int(s * _SIZE)))
+def _leaf_step(u: float) -> int:
+    return max(0, min(_SIZE - 1, int(step(u) * _SIZE)))
 
 
-def _flat(s: float) -> float:
-    """The coordinate on a face, from -1 to 1, at a fraction of the width of the face's grid."""
+def step(x: float) -> float:
+    """Return the fraction of the width of a face's grid at a coordinate on the face; the inverse of `flat`."""
+    if x >= 1 or x <= -1:
+        return float(x > 0)
+    return 0.5 * sqrt(1 + 3 * x) if x >= 0 else 1 - 0.5 * sqrt(1 - 3 * x)
+
+
+def flat(s: float) -> float:
+    """Return the coordinate on a face, from -1 to 1, at a fraction of the width of the face's grid."""
     if s < 0 or s > 1:
         return -_ACROSS if s < 0 else _ACROSS
     return (4 * s * s - 1) / 3 if s >= 0.5 else (1 - 4 * (1 - s) * (1 - s)) / 3
@@ -153,8 +159,8 @@ class Cell(NamedTuple):
     def circle(self) -> tuple[Vector, float]:
         """(centre, radius in radians) of a circle about the cell."""
         count = 1 << self.level
-        left, right = _flat(self.i / count), _flat((self.i + 1) / count)
-        low, high = _flat(self.j / count), _flat((self.j + 1) / count)
+        left, right = flat(self.i / count), flat((self.i + 1) / count)
+        low, high = flat(self.j / count), flat((self.j + 1) / count)
         x, y, z = centre = _raised(self.face, (left + right) / 2, (low + high) / 2)
         square = 0.0
         for u in (left, right):
@@ -170,7 +176,7 @@ class Cell(NamedTuple):
         made = set()
         for i in (self.i - 0.5, self.i + 0.5, self.i + 1.5):
             for j in (self.j - 0.5, self.j + 0.5, self.j + 1.5):
-                made.add(cell_at(_raised(self.face, _flat(i / count), _flat(j / count)), self.level))
+                made.add(cell_at(_raised(self.face, flat(i / count), flat(j / count)), self.level))
         return made
 
 
@@ -198,16 +204,15 @@ def ends(number: int) -> tuple[int, int]:
 def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Return the first and last numbers, signed, of the leaves in some cells. Neighbouring cells share a span."""
     made: list[tuple[int, int]] = []
-    first, last = 0, -_NEXT
-    for number in sorted([number - _SIGN if number >= _SIGN // 2 else number for number in numbers]):
+    first = last = -_SIGN
+    for number in sorted([number - _SIGN if number >> 63 else number for number in numbers]):
         low = number & -number
-        if number - low + 1 <= last + _NEXT and made:
-            last = max(last, number + low - 1)
-            made[-1] = first, last
-        else:
-            first, last = number - low + 1, number + low - 1
+        if number - low >= last + _NEXT:
             made.append((first, last))
-    return made
+            first, last = number - low + 1, number + low - 1
+        elif number + low > last:
+            last = number + low - 1
+    return [*made[1:], (first, last)] if made else []
 
 
 _NEXT: Final = 2

@@ -12,7 +12,7 @@ from math import cos, floor, log2, pi, sin
 from typing import Final
 
 from headrace.geo.cells import FACES, LEAF_LEVEL, Cell, cell_at, leaf
-from headrace.geo.covers import Cover, LevelCover
+from headrace.geo.covers import Cover
 from headrace.geo.near_cells import SphereCells
 from headrace.geo.polygon_rows import shape_cover
 from headrace.geo.polygons import Edge
@@ -45,7 +45,7 @@ def stored_cells(shape: Geometry) -> list[int]:
     return list(made)
 
 
-def query_cells(area: Geometry | Cap) -> Cover | LevelCover:
+def query_cells(area: Geometry | Cap) -> Cover:
     """Return the cells that a query for an area searches."""
     if isinstance(area, Cap):
         if RADIUS_MIN <= area.radius <= RADIUS_MAX:
@@ -53,7 +53,7 @@ def query_cells(area: Geometry | Cap) -> Cover | LevelCover:
         return _cover_circle(area, _CIRCLE_COUNT)
     rest = Geometry(lines=area.lines, polygons=area.polygons) if area.points else area
     bound = _bound(rest) if area.lines or area.polygons else None
-    cover: Cover | LevelCover = Cover([], [])
+    cover = Cover([], [])
     if bound is not None and RADIUS_MIN <= bound[1] <= RADIUS_MAX:
         cover = shape_cover(rest, bound, _SLACK)
     elif area.lines or area.polygons:

@@ -1,7 +1,7 @@
 """Covers: cells that together contain a region, and the ranges of their leaves, for an index to search.
 
 A cover by rows has cells of one level. Each row is a list of columns, so the positions of its cells on the curve come
-from a table of 16 by 16 cells. Cells that follow each other on the curve share a range.
+from a table of 16 by 16 cells.
 """
 
 from __future__ import annotations
@@ -41,56 +41,11 @@ class Cover(NamedTuple):
         return spans(self.inside)
 
 
-class LevelCover:
-    """Cells of one level that together contain a whole region."""
-
-    __slots__ = ("_crossing", "_inside", "_shift")
-
-    def __init__(self, level: int, inside: list[int], crossing: list[int]) -> None:
-        """`inside` and `crossing`: positions of cells, as `positions` returns them; see `Cover`."""
-        self._inside = inside
-        self._crossing = crossing
-        self._shift = 2 * (LEAF_LEVEL - level) + 1
-
-    @property
-    def inside(self) -> list[int]:
-        """The numbers of cells that are wholly in the region."""
-        return self._numbers(self._inside)
-
-    @property
-    def crossing(self) -> list[int]:
-        """The numbers of the remaining cells."""
-        return self._numbers(self._crossing)
-
-    @property
-    def numbers(self) -> list[int]:
-        """The numbers of all cells."""
-        return self._numbers([*self._inside, *self._crossing])
-
-    def _numbers(self, positions: list[int]) -> list[int]:
-        half = 1 << self._shift - 1
-        return [(at << self._shift | half) % _SIGN for at in positions]
-
-    def spans(self) -> list[Span]:
-        """Return the ranges of leaves in all cells."""
-        return self._spans(sorted([*self._inside, *self._crossing]))
-
-    def sure_spans(self) -> list[Span]:
-        """Return the ranges of leaves in cells that are wholly in the region."""
-        return self._spans(sorted(self._inside))
-
-    def _spans(self, positions: list[int]) -> list[Span]:
-        if not positions:
-            return []
-        shift, made = self._shift, list[Span]()
-        first = following = positions[0]
-        for at in positions:
-            if at != following:
-                made.append((first << shift | 1, (following << shift) - 1))
-                first = at
-            following = at + 1
-        made.append((first << shift | 1, (following << shift) - 1))
-        return made
+def level_cover(level: int, inside: Iterable[int], crossing: Iterable[int]) -> Cover:
+    """Return the cells of one level at some positions, as `positions` of `Blocks` returns them, as a cover."""
+    shift = 2 * (LEAF_LEVEL - level) + 1
+    half = 1 << shift - 1
+    return Cover([(at << shift | half) % _SIGN for at in inside], [(at << shift | half) % _SIGN for at in crossing])
 
 
 class Blocks:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import asin, cos, pi, sin, sqrt
 from typing import Final
 
-from headrace.geo.cells import FACES, LEAF_LEVEL, Cell, ends, signed
+from headrace.geo.cells import FACES, LEAF_LEVEL, Cell, ends, flat, signed
 from headrace.geo.sphere import Vector, angle
 
 _ERROR: Final = 1e-12
@@ -31,11 +31,6 @@ def in_face(face: int, p: Vector) -> Vector:
     if face == 3:
         return -x, -z, -y
     return (-y, -z, x) if face == 4 else (-z, y, x)
-
-
-def flat(s: float) -> float:
-    """Return the coordinate on a face, from -1 to 1, at a fraction of the width of the face's grid."""
-    return (4 * s * s - 1) / 3 if s >= 0.5 else (1 - 4 * (1 - s) * (1 - s)) / 3
 
 
 def least_angle(sine: float) -> float:

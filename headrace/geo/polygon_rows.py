@@ -18,10 +18,9 @@ from itertools import pairwise
 from math import floor, log2, pi, sin, sqrt
 from typing import Final
 
-from headrace.geo.cells import BLOCK_LEVELS, LEAF_LEVEL
-from headrace.geo.covers import Blocks, LevelCover
-from headrace.geo.near_cells import flat, in_face
-from headrace.geo.rows import step
+from headrace.geo.cells import BLOCK_LEVELS, LEAF_LEVEL, flat, step
+from headrace.geo.covers import Blocks, Cover, level_cover
+from headrace.geo.near_cells import in_face
 from headrace.geo.shapes import Geometry
 from headrace.geo.sphere import Vector
 
@@ -42,7 +41,7 @@ _Place = tuple[float, float, float, float]
 _Span = tuple[int, int]
 
 
-def shape_cover(area: Geometry, circle: tuple[Vector, float], slack: float) -> LevelCover:
+def shape_cover(area: Geometry, circle: tuple[Vector, float], slack: float) -> Cover:
     """Return a cover of the lines and polygons in a circle around them, which has a radius of at most `RADIUS_MAX`."""
     level = _level(area, circle[0])
     inside, crossing = list[int](), list[int]()
@@ -62,8 +61,8 @@ def shape_cover(area: Geometry, circle: tuple[Vector, float], slack: float) -> L
             rows.put_cells(blocks, inside, crossing)
     if len(area.polygons) + len(area.lines) > 1:
         within = set(inside)
-        return LevelCover(level, list(within), list(set(crossing) - within))
-    return LevelCover(level, inside, crossing)
+        return level_cover(level, within, set(crossing) - within)
+    return level_cover(level, inside, crossing)
 
 
 def _level(area: Geometry, centre: Vector) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.geo.covering import query_cells
-from headrace.geo.covers import Cover, LevelCover
+from headrace.geo.covers import Cover
 from headrace.geo.flat import Box, Circle, FlatPolygon, FlatShape
 from headrace.geo.geojson import (
     NUMBERS,
@@ -37,14 +37,14 @@ class Region:
     area: Geometry | Cap | FlatShape
     intersects: bool
     """Whether a shape matches if it meets the area, rather than only if it is inside."""
-    _cover: Cover | LevelCover | None = field(default=None, compare=False, repr=False)
+    _cover: Cover | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_flat(self) -> bool:
         """Whether the area is on the plane."""
         return not isinstance(self.area, Geometry | Cap)
 
-    def cover(self) -> Cover | LevelCover:
+    def cover(self) -> Cover:
         """Return the index cells that cover an area on the sphere. Computed once."""
         if self._cover is None:
             assert isinstance(self.area, Geometry | Cap)

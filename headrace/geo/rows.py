@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from math import ceil, cos, floor, inf, log2, sin, sqrt
 from typing import Final
 
-from headrace.geo.cells import BLOCK_LEVELS, LEAF_LEVEL
-from headrace.geo.covers import Blocks, LevelCover
-from headrace.geo.near_cells import flat, in_face
+from headrace.geo.cells import BLOCK_LEVELS, LEAF_LEVEL, flat, step
+from headrace.geo.covers import Blocks, Cover, level_cover
+from headrace.geo.near_cells import in_face
 from headrace.geo.shapes import Cap
 
 RADIUS_MIN: Final = 1e-5
@@ -36,7 +36,7 @@ cells that are wholly in it (none if the last one is less)."""
 _OUTSIDE: Final = inf, -inf
 
 
-def circle_cover(circle: Cap, slack: float, fineness: float = _FINENESS) -> LevelCover:
+def circle_cover(circle: Cap, slack: float, fineness: float = _FINENESS) -> Cover:
     """Return a cover of a circle with a radius from `RADIUS_MIN` to `RADIUS_MAX`. `fineness`: the most cells along the
     radius, about; on average there are three quarters of that."""
     level = min(LEAF_LEVEL, max(BLOCK_LEVELS, round(log2(fineness / circle.radius))))
@@ -54,7 +54,7 @@ def circle_cover(circle: Cap, slack: float, fineness: float = _FINENESS) -> Leve
                 inside += cells[inside_first - first : inside_last + 1 - first]
                 crossing += cells[: inside_first - first]
                 crossing += cells[inside_last + 1 - first :]
-    return LevelCover(level, inside, crossing)
+    return level_cover(level, inside, crossing)
 
 
 def _circle_rows(
@@ -105,10 +105,3 @@ def _chord(g: float, u: float, square: float, a: float, error: float, count: int
         return _OUTSIDE
     root = sqrt(root)
     return step((along - root) / a) * count, step((along + root) / a) * count
-
-
-def step(x: float) -> float:
-    """Return the fraction of the width of a face's grid at a coordinate on the face; the inverse of `flat`."""
-    if x >= 1 or x <= -1:
-        return float(x > 0)
-    return 0.5 * sqrt(1 + 3 * x) if x >= 0 else 1 - 0.5 * sqrt(1 - 3 * x)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.geo.cells import FACES, _flat, _raised, cell_at, cells_around, ends, leaf, leaf_area, signed
+from headrace.geo.cells import FACES, _raised, cell_at, cells_around, ends, flat, leaf, leaf_area, signed
 from headrace.geo.covering import query_cells, stored_cells
-from headrace.geo.covers import Cover, LevelCover
+from headrace.geo.covers import Cover
 from headrace.geo.geojson import geojson_shape
 from headrace.geo.rows import RADIUS_MAX, RADIUS_MIN
 from headrace.geo.shapes import Cap
@@ -59,7 +59,7 @@ def test_a_cell_has_its_leaves_and_is_in_its_ancestors(place: tuple[float, float
     assert cell in cell.around and len(cell.around) >= 5
 
 
-def all_of(cover: Cover | LevelCover) -> list[int]:
+def all_of(cover: Cover) -> list[int]:
     """The numbers of all cells of a covering."""
     return [*cover.inside, *cover.crossing]
 
@@ -71,7 +71,7 @@ def spread(number: int) -> list[Vector]:
         cells = tuple(cell.children)
     count = 1 << cell.level
     sides = [(cell.i, cell.j), (cell.i + 1, cell.j), (cell.i, cell.j + 1), (cell.i + 1, cell.j + 1)]
-    return [_raised(cell.face, _flat(i / count), _flat(j / count)) for i, j in sides] + [cell.circle[0]]
+    return [_raised(cell.face, flat(i / count), flat(j / count)) for i, j in sides] + [cell.circle[0]]
 
 
 def _holds(numbers: list[int], number: int) -> bool:
@@ -83,7 +83,7 @@ def test_the_area_of_a_leaf_is_that_of_its_neighbourhood(place: tuple[float, flo
     p = vector(*place)
     middle = cell_at(p, 14)
     corners = [
-        _raised(middle.face, _flat((middle.i + i) / (1 << 14)), _flat((middle.j + j) / (1 << 14)))
+        _raised(middle.face, flat((middle.i + i) / (1 << 14)), flat((middle.j + j) / (1 << 14)))
         for i, j in ((0, 0), (1, 0), (0, 1))
     ]  # fmt: skip
     one, other = ([b - a for a, b in zip(corners[0], corner)] for corner in corners[1:])
