@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from headrace.dispatch.arguments import Arguments, Fields
+from headrace.dispatch.arguments import Arguments, Field, Fields
 from headrace.dispatch.concerns.write_concern import write_concern_of
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import GENERIC
 from headrace.dispatch.profiling.usage import KINDS
 from headrace.dispatch.request import Request
-from headrace.dispatch.requirement import Requirement
+from headrace.dispatch.requirement import Requirement, on_cluster
 from headrace.dispatch.wait import Wait
 
 if TYPE_CHECKING:
@@ -70,6 +70,15 @@ class Command:
         object.__setattr__(self, "total", f"commands.{self.name}.total")
         object.__setattr__(self, "failed", f"commands.{self.name}.failed")
         object.__setattr__(self, "usage", KINDS.get(self.name, 0))
+
+
+def administrative(
+    name: str, run: Run, *fields: Field[Any], strict: bool = False, actions: tuple[str, ...] = (), **more: Any
+) -> Command:
+    """Return a command of the database admin, which requires actions on the cluster: without `actions`, the one of its
+    own name. `strict`: refuse unknown fields. `more`: other fields of `Command`."""
+    requires = on_cluster(*(actions or (name,)))
+    return Command(name, run, Fields(*fields, strict=strict), admin_only=True, requires=requires, **more)
 
 
 @cache

@@ -15,10 +15,9 @@ from headrace.dispatch.arguments import (
     string,
 )
 from headrace.dispatch.cluster_wide.query_settings import PARAMETER, TAKEN_BY, stored_settings
-from headrace.dispatch.command import Command
+from headrace.dispatch.command import administrative
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.dispatch.requirement import on_cluster
 from headrace.errors import CommandError
 from headrace.query.command_shape import command_shape, hash_of_shape, read_namespaces
 from headrace.values.bson import type_name
@@ -133,20 +132,21 @@ def _check_hints(hints: list[dict[str, Any]], query: dict[str, Any]) -> None:
 
 
 COMMANDS: Final = (
-    Command(
+    administrative(
         "removeQuerySettings",
         remove_settings,
-        Fields(Field("removeQuerySettings", QUERY, None, required=True)),
+        Field("removeQuerySettings", QUERY, None, required=True),
+        strict=True,
+        actions=("querySettings",),
         writes=True,
-        admin_only=True,
-        requires=on_cluster("querySettings"),
     ),
-    Command(
+    administrative(
         "setQuerySettings",
         set_settings,
-        Fields(SETTINGS, Field("setQuerySettings", QUERY, None, required=True)),
+        SETTINGS,
+        Field("setQuerySettings", QUERY, None, required=True),
+        strict=True,
+        actions=("querySettings",),
         writes=True,
-        admin_only=True,
-        requires=on_cluster("querySettings"),
     ),
 )

@@ -6,12 +6,11 @@ from typing import Any, Final
 
 from bson import Int64
 
-from headrace.dispatch.arguments import Field, Fields, FieldType, array, boolean, number, string, without_effect
+from headrace.dispatch.arguments import Field, FieldType, array, boolean, number, string, without_effect
 from headrace.dispatch.cluster_wide.write_blocks import BLOCK
-from headrace.dispatch.command import Command
+from headrace.dispatch.command import administrative
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request, require_loopback
-from headrace.dispatch.requirement import on_cluster
 from headrace.errors import CommandError
 
 FREE_SPACE_MB: Final = number("freeSpaceTargetMB", 20, least=1)
@@ -114,49 +113,28 @@ def shut_down(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 COMMANDS: Final = (
-    Command(
+    administrative(
         "autoCompact",
         compact_automatically,
-        Fields(
-            boolean("autoCompact", strict=True, required=True),
-            FREE_SPACE_MB,
-            RUN_ONCE,
-        ),
-        admin_only=True,
-        requires=on_cluster("compact"),
+        boolean("autoCompact", strict=True, required=True),
+        FREE_SPACE_MB,
+        RUN_ONCE,
+        strict=True,
+        actions=("compact",),
     ),
-    Command(
-        "dropConnections",
-        drop_connections,
-        Fields(array("hostAndPort", "string", required=True)),
-        admin_only=True,
-        requires=on_cluster("dropConnections"),
-    ),
-    Command(
+    administrative("dropConnections", drop_connections, array("hostAndPort", "string", required=True), strict=True),
+    administrative(
         "fsync",
         fsync,
-        Fields(LOCK, *without_effect("int", "fsyncLockAcquisitionTimeoutMillis")),
+        LOCK,
+        *without_effect("int", "fsyncLockAcquisitionTimeoutMillis"),
+        strict=True,
         writes=lambda request: LOCK.of(request.body),
-        admin_only=True,
-        requires=on_cluster("fsync"),
     ),
-    Command("fsyncUnlock", fsync_unlock, Fields(strict=False), admin_only=True, requires=on_cluster("unlock")),
-    Command("logRotate", rotate_log, Fields(LOG, strict=False), admin_only=True, requires=on_cluster("logRotate")),
-    Command(
-        "rotateCertificates",
-        rotate_certificates,
-        Fields(MESSAGE),
-        admin_only=True,
-        requires=on_cluster("rotateCertificates"),
-    ),
-    Command(
-        "setUserWriteBlockMode",
-        block_user_writes,
-        Fields(GLOBAL, REASON),
-        writes=True,
-        admin_only=True,
-        requires=on_cluster("setUserWriteBlockMode"),
-    ),
-    Command("shutdown", shut_down, Fields(strict=False), admin_only=True, requires=on_cluster("shutdown")),
-    Command("top", top, Fields(strict=False), admin_only=True, requires=on_cluster("top")),
+    administrative("fsyncUnlock", fsync_unlock, actions=("unlock",)),
+    administrative("logRotate", rotate_log, LOG),
+    administrative("rotateCertificates", rotate_certificates, MESSAGE, strict=True),
+    administrative("setUserWriteBlockMode", block_user_writes, GLOBAL, REASON, strict=True, writes=True),
+    administrative("shutdown", shut_down),
+    administrative("top", top),
 )

@@ -17,7 +17,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
 from headrace.dispatch.arguments import Fields, string
-from headrace.dispatch.command import Command
+from headrace.dispatch.command import Command, administrative
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.options import TlsOptions
 from headrace.dispatch.request import Request
@@ -151,20 +151,8 @@ def list_commands(context: CommandContext, request: Request) -> dict[str, Any]:
 COMMANDS: Final = (
     Command("buildInfo", build_info, Fields(strict=False), aliases=("buildinfo",), requires=ANYONE),
     Command("features", features, Fields(strict=False), requires=ANYONE),
-    Command(
-        "getCmdLineOpts",
-        get_cmd_line_opts,
-        Fields(strict=False),
-        admin_only=True,
-        requires=on_cluster("getCmdLineOpts"),
-    ),
-    Command(
-        "getLog",
-        get_log,
-        Fields(string("getLog", required=True), strict=False),
-        admin_only=True,
-        requires=on_cluster("getLog"),
-    ),
+    administrative("getCmdLineOpts", get_cmd_line_opts),
+    administrative("getLog", get_log, string("getLog", required=True)),
     Command("hostInfo", host_info, Fields(strict=False), requires=on_cluster("hostInfo")),
     Command("listCommands", list_commands, Fields(strict=False), requires=ANYONE),
 )

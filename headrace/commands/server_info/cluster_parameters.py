@@ -17,10 +17,9 @@ from bson import Int64, Timestamp
 
 from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, document, number
 from headrace.dispatch.cluster_wide.default_time_limit import PARAMETER as DEFAULT_MAX_TIME
-from headrace.dispatch.command import Command
+from headrace.dispatch.command import administrative
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request, require_loopback
-from headrace.dispatch.requirement import on_cluster
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import double_of, to_long
 from headrace.values.bson import type_name
@@ -167,19 +166,8 @@ def get_cluster_parameter(context: CommandContext, request: Request) -> dict[str
 
 
 COMMANDS: Final = (
-    Command(
-        "getClusterParameter",
-        get_cluster_parameter,
-        Fields(strict=False),
-        admin_only=True,
-        requires=on_cluster("getClusterParameter"),
-    ),
-    Command(
-        "setClusterParameter",
-        set_cluster_parameter,
-        Fields(document("setClusterParameter", required=True), strict=False),
-        writes=True,
-        admin_only=True,
-        requires=on_cluster("setClusterParameter"),
+    administrative("getClusterParameter", get_cluster_parameter),
+    administrative(
+        "setClusterParameter", set_cluster_parameter, document("setClusterParameter", required=True), writes=True
     ),
 )

@@ -10,14 +10,13 @@ from typing import Any, Final
 
 from bson.datetime_ms import DatetimeMS
 
-from headrace.dispatch.arguments import Fields, boolean, document
-from headrace.dispatch.command import Command
+from headrace.dispatch.arguments import boolean, document
+from headrace.dispatch.command import administrative
 from headrace.dispatch.concerns.read_concern import check_level
 from headrace.dispatch.concerns.write_concern import DEFAULTS, WRITE_CONCERN, W, shown, unsatisfied
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import READ_CONCERN
 from headrace.dispatch.request import Request
-from headrace.dispatch.requirement import on_cluster
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import to_long
 from headrace.values.position import to_timestamp
@@ -112,19 +111,6 @@ def _reply(stored: dict[str, Any], context: CommandContext) -> dict[str, Any]:
 
 
 COMMANDS: Final = (
-    Command(
-        "getDefaultRWConcern",
-        get_defaults,
-        Fields(IN_MEMORY),
-        admin_only=True,
-        requires=on_cluster("getDefaultRWConcern"),
-    ),
-    Command(
-        "setDefaultRWConcern",
-        set_defaults,
-        Fields(READ, WRITE),
-        admin_only=True,
-        writes=True,
-        requires=on_cluster("setDefaultRWConcern"),
-    ),
+    administrative("getDefaultRWConcern", get_defaults, IN_MEMORY, strict=True),
+    administrative("setDefaultRWConcern", set_defaults, READ, WRITE, strict=True, writes=True),
 )

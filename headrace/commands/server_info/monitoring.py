@@ -12,7 +12,7 @@ from bson.datetime_ms import DatetimeMS
 from headrace import limits
 from headrace.commands.server_info import server_status
 from headrace.dispatch.arguments import Fields, string
-from headrace.dispatch.command import Command
+from headrace.dispatch.command import Command, administrative
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_cluster
@@ -59,19 +59,14 @@ def log_message(context: CommandContext, request: Request) -> dict[str, Any]:
 
 COMMANDS: Final = (
     Command("connPoolStats", connection_pools, Fields(strict=False), requires=on_cluster("connPoolStats")),
-    Command(
+    administrative(
         "getDiagnosticData",
         diagnostic_data,
-        Fields(strict=False),
-        admin_only=True,
-        requires=on_cluster("replSetGetStatus", "serverStatus"),
+        actions=(
+            "replSetGetStatus",
+            "serverStatus",
+        ),
     ),
-    Command("lockInfo", locks, Fields(strict=False), admin_only=True, requires=on_cluster("serverStatus")),
-    Command(
-        "logApplicationMessage",
-        log_message,
-        Fields(MESSAGE),
-        admin_only=True,
-        requires=on_cluster("applicationMessage"),
-    ),
+    administrative("lockInfo", locks, actions=("serverStatus",)),
+    administrative("logApplicationMessage", log_message, MESSAGE, strict=True, actions=("applicationMessage",)),
 )

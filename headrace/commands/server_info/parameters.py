@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace import limits
-from headrace.dispatch.arguments import Fields, string, without_effect
-from headrace.dispatch.command import Command
+from headrace.dispatch.arguments import string, without_effect
+from headrace.dispatch.command import administrative
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import GENERIC
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import Request, require_loopback
-from headrace.dispatch.requirement import on_cluster
 from headrace.dispatch.server_info import FEATURE_VERSION
 from headrace.errors import CommandError
 
@@ -197,24 +196,14 @@ def set_feature_version(context: CommandContext, request: Request) -> dict[str, 
     return {}
 
 
-_RESIZE: Final = Fields(*without_effect("number", "size", "minRetentionHours"), strict=False)
-
 COMMANDS: Final = (
-    Command("getParameter", get_parameter, Fields(strict=False), admin_only=True, requires=on_cluster("getParameter")),
-    Command(
+    administrative("getParameter", get_parameter),
+    administrative(
         "replSetResizeOplog",
         resize_oplog,
-        _RESIZE,
-        admin_only=True,
+        *without_effect("number", "size", "minRetentionHours"),
         needs_oplog=True,
-        requires=on_cluster("replSetResizeOplog"),
     ),
-    Command(
-        "setFeatureCompatibilityVersion",
-        set_feature_version,
-        Fields(string("setFeatureCompatibilityVersion"), strict=False),
-        admin_only=True,
-        requires=on_cluster("setFeatureCompatibilityVersion"),
-    ),
-    Command("setParameter", set_parameter, Fields(strict=False), admin_only=True, requires=on_cluster("setParameter")),
+    administrative("setFeatureCompatibilityVersion", set_feature_version, string("setFeatureCompatibilityVersion")),
+    administrative("setParameter", set_parameter),
 )

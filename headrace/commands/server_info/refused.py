@@ -31,9 +31,11 @@ REFUSED: Final[dict[str, tuple[int, str]]] = {
 }
 
 
-def _refuse(name: str, code: int, message: str) -> Any:
+def refusal(code: int, message: str) -> Any:
+    """Return a command that only raises an error."""
+
     def run(context: CommandContext, request: Request) -> dict[str, Any]:
-        if name == "mapReduce":
+        if request.name == "mapReduce":
             _check_no_view(context, request)
         raise CommandError(code, message)
 
@@ -61,6 +63,6 @@ _REQUIRES: Final = {
 }
 
 COMMANDS: Final = tuple(
-    Command(name, _refuse(name, code, message), Fields(strict=False), requires=_REQUIRES[name])
+    Command(name, refusal(code, message), Fields(strict=False), requires=_REQUIRES[name])
     for name, (code, message) in REFUSED.items()
 )

@@ -12,13 +12,13 @@ from typing import Any, Final
 from bson import Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
+from headrace.commands.server_info.refused import refusal
 from headrace.dispatch import transactions
-from headrace.dispatch.arguments import Fields, boolean, number
-from headrace.dispatch.command import Command
+from headrace.dispatch.arguments import boolean, number
+from headrace.dispatch.command import administrative
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.primacy import TOPOLOGY
 from headrace.dispatch.request import Request
-from headrace.dispatch.requirement import on_cluster
 from headrace.dispatch.server_info import ELECTION_ID, first_history_id, host_of, op_time, topology_version
 from headrace.errors import CommandError
 
@@ -153,11 +153,6 @@ def _set_id(context: CommandContext) -> ObjectId:
     return ObjectId(context.store.history_id or first_history_id(context.engine.options))
 
 
-def initiate(context: CommandContext, request: Request) -> dict[str, Any]:
-    """replSetInitiate: raise 23, because the set is initiated at the first start."""
-    raise CommandError(23, "already initialized")
-
-
 def step_down(context: CommandContext, request: Request) -> dict[str, Any]:
     """replSetStepDown: with `force`, become a secondary for this number of seconds; without, raise 262.
 
@@ -192,95 +187,38 @@ def step_down(context: CommandContext, request: Request) -> dict[str, Any]:
     return {}
 
 
-def reconfigure(context: CommandContext, request: Request) -> dict[str, Any]:
-    """replSetReconfig: raise 103, because the configuration cannot be changed."""
-    raise CommandError(103, "Headrace is a set of one member, whose configuration cannot be changed")
-
-
 def rollback_id(context: CommandContext, request: Request) -> dict[str, Any]:
     """replSetGetRBID: answer rollback id 1, because there are no rollbacks."""
     return {"rbid": 1}
 
 
-def _not_a_secondary(message: str) -> Any:
-    def run(context: CommandContext, request: Request) -> dict[str, Any]:
-        raise CommandError(95, message)
-
-    run.__doc__ = f"Refused: {message}"
-    return run
-
-
 COMMANDS: Final = (
-    Command(
+    administrative(
         "replSetFreeze",
-        _not_a_secondary("cannot freeze node when primary or running for election. state: Primary"),
-        Fields(strict=False),
-        admin_only=True,
+        refusal(95, "cannot freeze node when primary or running for election. state: Primary"),
+        actions=("replSetStateChange",),
         needs_oplog=True,
-        requires=on_cluster("replSetStateChange"),
     ),
-    Command(
-        "replSetGetConfig",
-        get_config,
-        Fields(COMMITMENT_STATUS, strict=False),
-        admin_only=True,
-        needs_oplog=True,
-        requires=on_cluster("replSetGetConfig"),
+    administrative("replSetGetConfig", get_config, COMMITMENT_STATUS, needs_oplog=True),
+    administrative("replSetGetRBID", rollback_id, actions=("internal",), needs_oplog=True),
+    administrative("replSetGetStatus", get_status, needs_oplog=True),
+    administrative(
+        "replSetInitiate", refusal(23, "already initialized"), actions=("replSetConfigure",), needs_oplog=True
     ),
-    Command(
-        "replSetGetRBID",
-        rollback_id,
-        Fields(strict=False),
-        admin_only=True,
-        needs_oplog=True,
-        requires=on_cluster("internal"),
-    ),
-    Command(
-        "replSetGetStatus",
-        get_status,
-        Fields(strict=False),
-        admin_only=True,
-        needs_oplog=True,
-        requires=on_cluster("replSetGetStatus"),
-    ),
-    Command(
-        "replSetInitiate",
-        initiate,
-        Fields(strict=False),
-        admin_only=True,
-        needs_oplog=True,
-        requires=on_cluster("replSetConfigure"),
-    ),
-    Command(
+    administrative(
         "replSetMaintenance",
-        _not_a_secondary("primaries can't modify maintenance mode"),
-        Fields(strict=False),
-        admin_only=True,
+        refusal(95, "primaries can't modify maintenance mode"),
+        actions=("replSetStateChange",),
         needs_oplog=True,
-        requires=on_cluster("replSetStateChange"),
     ),
-    Command(
+    administrative(
         "replSetReconfig",
-        reconfigure,
-        Fields(strict=False),
-        admin_only=True,
+        refusal(103, "Headrace is a set of one member, whose configuration cannot be changed"),
+        actions=("replSetConfigure",),
         needs_oplog=True,
-        requires=on_cluster("replSetConfigure"),
     ),
-    Command(
-        "replSetStepDown",
-        step_down,
-        Fields(FORCE, CATCH_UP, strict=False),
-        admin_only=True,
-        needs_oplog=True,
-        requires=on_cluster("replSetStateChange"),
-    ),
-    Command(
-        "replSetSyncFrom",
-        _not_a_secondary("primaries don't sync"),
-        Fields(strict=False),
-        admin_only=True,
-        needs_oplog=True,
-        requires=on_cluster("replSetStateChange"),
+    administrative("replSetStepDown", step_down, FORCE, CATCH_UP, actions=("replSetStateChange",), needs_oplog=True),
+    administrative(
+        "replSetSyncFrom", refusal(95, "primaries don't sync"), actions=("replSetStateChange",), needs_oplog=True
     ),
 )

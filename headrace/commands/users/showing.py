@@ -13,10 +13,10 @@ from headrace.commands.requirements import users
 from headrace.commands.users.arguments import role_names, user_names
 from headrace.dispatch.access import ROLES, USERS
 from headrace.dispatch.arguments import Fields, any_type, boolean, document
-from headrace.dispatch.command import Command
+from headrace.dispatch.command import Command, administrative
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.dispatch.requirement import ANYONE, on_cluster
+from headrace.dispatch.requirement import ANYONE
 from headrace.errors import CommandError
 from headrace.execution import user_store
 from headrace.query.match import parse_filter
@@ -154,7 +154,7 @@ _USERS_INFO: Final = Fields(FILTER, SHOW_CREDENTIALS, SHOW_CUSTOM_DATA, SHOW_PRI
 
 COMMANDS: Final = (
     Command("connectionStatus", connection_status, Fields(SHOW_PRIVILEGES, strict=False), requires=ANYONE),
-    Command("invalidateUserCache", invalidate, Fields(), admin_only=True, requires=on_cluster("invalidateUserCache")),
+    administrative("invalidateUserCache", invalidate, strict=True),
     Command(
         "rolesInfo",
         roles_info,
