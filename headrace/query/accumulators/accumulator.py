@@ -21,12 +21,10 @@ from headrace.query.accumulators.operands import (
     read_rank_arguments,
 )
 from headrace.query.accumulators.states import (
+    FACTORIES_OF_N,
     STATE_FACTORIES,
     AccumulatorState,
-    FirstN,
     Growing,
-    LastN,
-    MinMaxN,
     Percentile,
     Sum,
     TopBottom,
@@ -92,14 +90,8 @@ def _read_n(value: Any, context: ParseContext) -> int:
 
 def _parse_first_n(name: str, spec: Any, context: ParseContext) -> Accumulator:
     given = read_n_arguments(name, spec)
-    n = _read_n(given["n"], context)
-    makers: dict[str, Callable[[], AccumulatorState]] = {
-        "$firstN": lambda: FirstN(n),
-        "$lastN": lambda: LastN(n),
-        "$maxN": lambda: MinMaxN(n, -1, context.collation),
-        "$minN": lambda: MinMaxN(n, 1, context.collation),
-    }
-    return Accumulator(makers[name], parse_expression(given["input"], context).evaluate)
+    n, new_state = _read_n(given["n"], context), FACTORIES_OF_N[name]
+    return Accumulator(lambda: new_state(n, context.collation), parse_expression(given["input"], context).evaluate)
 
 
 def _parse_ranked(name: str, spec: Any, context: ParseContext) -> Accumulator:

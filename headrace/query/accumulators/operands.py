@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import NUMBERS, coerced_to_long, double_of, int64_of, integral
+from headrace.query.expressions.operator_parser import read_named
 from headrace.query.expressions.value_text import as_text
 from headrace.query.options import ANY, check_options
-from headrace.values.bson import type_name
 
 METHODS: Final = ("approximate", "continuous", "discrete")
 
@@ -37,22 +37,13 @@ def check_n(value: Any) -> int:
     return number
 
 
-def read_n_arguments(name: str, argument: Any, *extra: str) -> dict[str, Any]:
-    """The operands `{n, input}` of $firstN, $lastN, $minN, $maxN, and the operands named in `extra`.
-
-    Raises 5787801, 5787900, and 5787901 to 5787907.
-    """
-    if type(argument) is not dict:
-        code = 5787900 if name in ("$maxN", "$minN") else 5787801
-        raise CommandError(code, f"specification must be an object; found {name}: {type_name(argument)}")
-    for field in argument:
-        if field not in ("n", "input", *extra):
-            raise CommandError(5787901, f"Unknown argument for 'n' operator: {field}")
-    if "n" not in argument:
-        raise CommandError(5787906, "Missing value for 'n'")
-    if "input" not in argument:
-        raise CommandError(5787907, "Missing value for 'input'")
-    return argument
+def read_n_arguments(name: str, argument: Any) -> dict[str, Any]:
+    """The operands `{n, input}` of $firstN, $lastN, $minN, $maxN. Raises 5787801, 5787900, 5787901, 5787906 and
+    5787907."""
+    required = {"n": 5787906, "input": 5787907}
+    return read_named(
+        name, argument, required, required, 5787900 if name in ("$maxN", "$minN") else 5787801, 5787901
+    )  # fmt: skip
 
 
 def read_rank_arguments(name: str, argument: Any) -> dict[str, Any]:
@@ -60,18 +51,12 @@ def read_rank_arguments(name: str, argument: Any) -> dict[str, Any]:
 
     Raises 5788001 to 5788604.
     """
-    names = ("n", "output", "sortBy") if name.endswith("N") else ("output", "sortBy")
-    if type(argument) is not dict:
-        raise CommandError(5788001, f"specification must be an object; found {name}: {type_name(argument)}")
-    for field in argument:
-        if field not in names:
-            raise CommandError(5788002, f"Unknown argument to {name} '{field}'")
-    for field, code in (("n", 5788003), ("output", 5788004), ("sortBy", 5788005)):
-        if field in names and field not in argument:
-            raise CommandError(code, f"Missing value for '{field}'")
+    required = {"n": 5788003} if name.endswith("N") else {}
+    required |= {"output": 5788004, "sortBy": 5788005}
+    read_named(name, argument, required, required, 5788001, 5788002)
     if type(argument["sortBy"]) is not dict:
         raise CommandError(5788604, f"expected 'sortBy' to already be an object in the arguments to {name}")
-    return argument
+    return dict(argument)
 
 
 def read_percentile_arguments(name: str, argument: Any) -> dict[str, Any]:

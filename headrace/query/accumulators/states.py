@@ -376,95 +376,89 @@ class LastN(FirstN):
         self.values.append(None if value is MISSING else value)
 
 
-class MinMaxN(Growing):
+class Ranked(Growing):
+    """The values with the `n` least keys, or (`greatest`) greatest ones, in the order of the keys."""
+
+    __slots__ = ("_greatest", "_ordered", "_serial", "n", "name")
+
+    def __init__(self, name: str, n: int, *, greatest: bool) -> None:
+        super().__init__()
+        self.name = name
+        self.n = n
+        self._greatest = greatest
+        self._serial = 0
+        self._ordered: list[tuple[Any, int, Any]] = []
+
+    def put(self, key: Any, value: Any, *, later: int = 1) -> None:
+        """Add a value. Its key counts as greater than earlier equal ones, or with `later` -1 as less."""
+        self._serial += 1
+        self.take(value)
+        insort(self._ordered, (key, self._serial * later, value), key=lambda item: item[:2])
+        if len(self._ordered) > self.n:
+            self.give_back(self._ordered.pop(0 if self._greatest else -1)[2])
+
+    def values(self) -> list[Any]:
+        """The values so far."""
+        return [value for _, _, value in self._ordered]
+
+    def count(self) -> int:
+        return 6 * len(self._ordered)
+
+
+class MinMaxN(Ranked):
     """$minN (`sign` 1) and $maxN (-1): the `n` most extreme values, most extreme first, without null and missing
     values."""
 
-    __slots__ = ("collation", "n", "ordered", "serial", "sign")
+    __slots__ = ("collation", "sign")
 
     def __init__(self, n: int, sign: int, collation: Any) -> None:
-        super().__init__()
-        self.n = n
+        super().__init__("$minN" if sign > 0 else "$maxN", n, greatest=sign < 0)
         self.sign = sign
         self.collation = collation
-        self.serial = 0
-        self.ordered: list[tuple[Any, int, Any]] = []
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return "$minN" if self.sign > 0 else "$maxN"
 
     def add(self, value: Any) -> None:
-        if is_nullish(value):
-            return
-        self.serial += 1
-        tie_breaker = self.serial if self.sign > 0 else -self.serial
-        self.take(value)
-        insort(self.ordered, (sort_key(value, self.collation), tie_breaker, value), key=lambda item: item[:2])
-        if len(self.ordered) > self.n:
-            self.give_back(self.ordered.pop(-1 if self.sign > 0 else 0)[2])
+        if not is_nullish(value):
+            self.put(sort_key(value, self.collation), value, later=self.sign)
 
     def result(self) -> list[Any]:
-        values = [value for _, _, value in self.ordered]
-        return values if self.sign > 0 else values[::-1]
-
-    def count(self) -> int:
-        return 4 * len(self.ordered)
+        return self.values()[:: self.sign]
 
 
-class TopBottom(Growing):
+class TopBottom(Ranked):
     """$top, $topN and (`bottom`) $bottom, $bottomN: the outputs of the first or last `n` documents of a sort.
 
     `add` takes pairs (key, output). Documents with equal keys stay in the order in which they were added.
     """
 
-    __slots__ = ("bottom", "n", "ordered", "serial", "single")
+    __slots__ = ("single",)
 
     def __init__(self, n: int, bottom: bool, single: bool) -> None:
-        super().__init__()
-        self.n = n
-        self.bottom = bottom
+        super().__init__(("$bottom" if bottom else "$top") + ("" if single else "N"), n, greatest=bottom)
         self.single = single
-        self.serial = 0
-        self.ordered: list[tuple[Any, int, Any]] = []
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return ("$bottom" if self.bottom else "$top") + ("" if self.single else "N")
 
     def add(self, value: tuple[Any, Any]) -> None:
         key, output = value
-        self.serial += 1
-        self.take(output)
-        insort(self.ordered, (key, self.serial, None if output is MISSING else output), key=lambda item: item[:2])
-        if len(self.ordered) > self.n:
-            self.give_back(self.ordered.pop(0 if self.bottom else -1)[2])
+        self.put(key, None if output is MISSING else output)
 
     def result(self) -> Any:
-        outputs = [output for _, _, output in self.ordered]
+        outputs = self.values()
         return (outputs[0] if outputs else MISSING) if self.single else outputs
-
-    def count(self) -> int:
-        return 6 * len(self.ordered)
 
 
 class Percentile(Growing):
     """$percentile and (`single`) $median: percentiles of the numbers as doubles; each is None if there are no
     numbers."""
 
-    __slots__ = ("_added", "_numbers", "continuous", "fractions", "single")
+    __slots__ = ("_added", "_numbers", "continuous", "fractions", "name", "single")
 
     def __init__(self, fractions: tuple[float, ...], continuous: bool, single: bool) -> None:
         super().__init__()
+        self.name = "$median" if single else "$percentile"
         self.fractions = fractions
         self.continuous = continuous
         self.single = single
         self._numbers: list[float] = []  # in order
         self._added: list[float] = []  # added since `_numbers` was sorted
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return "$median" if self.single else "$percentile"
 
     def add(self, value: Any) -> None:
         if type(value) in NUMBERS:
@@ -515,3 +509,10 @@ STATE_FACTORIES: Final[dict[str, Callable[[Any], AccumulatorState]]] = {
     "$sum": lambda collation: Sum(),
 }
 """The state of each accumulator that is also an expression, made from the collation."""
+FACTORIES_OF_N: Final[dict[str, Callable[[int, Any], AccumulatorState]]] = {
+    "$firstN": lambda n, collation: FirstN(n),
+    "$lastN": lambda n, collation: LastN(n),
+    "$maxN": lambda n, collation: MinMaxN(n, -1, collation),
+    "$minN": lambda n, collation: MinMaxN(n, 1, collation),
+}
+"""The states that hold `n` values, made from `n` and the collation."""

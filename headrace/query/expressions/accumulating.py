@@ -17,7 +17,7 @@ from headrace.query.accumulators.operands import (
     read_n_arguments,
     read_percentile_arguments,
 )
-from headrace.query.accumulators.states import STATE_FACTORIES, AccumulatorState, FirstN, LastN, MinMaxN, Percentile
+from headrace.query.accumulators.states import FACTORIES_OF_N, STATE_FACTORIES, AccumulatorState, Percentile
 from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Expression, Operator, ParseContext
 from headrace.query.expressions.expression_parser import parse_operand
 from headrace.query.expressions.operator_parser import OperatorParser, variadic
@@ -54,8 +54,9 @@ def _over_elements(new_state: Callable[[], AccumulatorState], operand: Evaluate,
     return state.result()
 
 
-def _several(name: str, new_state: Callable[[int, Any], AccumulatorState]) -> OperatorParser:
+def _several(name: str) -> OperatorParser:
     """Parse $firstN, $lastN, $maxN or $minN, over the elements of an array."""
+    new_state = FACTORIES_OF_N[name]
 
     def parse(argument: Any, context: ParseContext) -> Expression:
         given = read_n_arguments(name, argument)
@@ -99,14 +100,14 @@ def _percentiles(name: str) -> OperatorParser:
 
 OPERATORS: Final[dict[str, OperatorParser]] = {
     "$avg": _simple("$avg"),
-    "$firstN": _several("$firstN", lambda n, collation: FirstN(n)),
-    "$lastN": _several("$lastN", lambda n, collation: LastN(n)),
+    "$firstN": _several("$firstN"),
+    "$lastN": _several("$lastN"),
     "$max": _simple("$max", merges=True),
-    "$maxN": _several("$maxN", lambda n, collation: MinMaxN(n, -1, collation)),
+    "$maxN": _several("$maxN"),
     "$median": _percentiles("$median"),
     "$mergeObjects": _simple("$mergeObjects"),
     "$min": _simple("$min", merges=True),
-    "$minN": _several("$minN", lambda n, collation: MinMaxN(n, 1, collation)),
+    "$minN": _several("$minN"),
     "$percentile": _percentiles("$percentile"),
     "$stdDevPop": _simple("$stdDevPop"),
     "$stdDevSamp": _simple("$stdDevSamp"),
