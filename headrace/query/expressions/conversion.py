@@ -37,7 +37,7 @@ from headrace.query.expressions.numbers import (
     wrap,
 )
 from headrace.query.expressions.operator_parser import NamedArguments, OperatorParser, parse_operands
-from headrace.query.expressions.text_coercion import double_text
+from headrace.query.expressions.value_text import double_text
 from headrace.query.match.type_test import ALIASES
 from headrace.values.bson import type_name
 

@@ -20,7 +20,7 @@ from headrace.query.expressions.expression import (
     optimized,
 )
 from headrace.query.expressions.field_paths import check_field_name, parse_path
-from headrace.query.expressions.text_length import checked_text
+from headrace.query.expressions.value_text import checked_text
 from headrace.values.bson import MISSING
 
 _PLAIN: Final = ParseContext()

@@ -25,9 +25,7 @@ from headrace.query.expressions.operator_parser import (
     positional,
     single,
 )
-from headrace.query.expressions.text_coercion import coerced_text
-from headrace.query.expressions.text_length import check_text_length, checked_text
-from headrace.query.expressions.value_text import as_text
+from headrace.query.expressions.value_text import as_text, check_text_length, checked_text, coerced_text
 from headrace.values.bson import type_name
 
 _WHITESPACE: Final = "\0 \t\n\v\f\r\u00a0\u1680" + "".join(chr(code) for code in range(0x2000, 0x200B))

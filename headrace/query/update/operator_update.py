@@ -3,15 +3,18 @@ documents."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from headrace.errors import CommandError
+from headrace.query.update.arithmetic import parse_bit, parse_inc, parse_mul
+from headrace.query.update.arrays import parse_add_to_set, parse_pop, parse_pull, parse_pull_all
+from headrace.query.update.assign import CompareNode, SetNode, SetOnInsertNode, UnsetNode, parse_current_date
 from headrace.query.update.field_path import parse_field_path
 from headrace.query.update.leaf_node import NO_OP, ApplyParams, UpdateLeafNode
 from headrace.query.update.message_text import element_text
-from headrace.query.update.modifiers import MODIFIERS
 from headrace.query.update.plain_fields import PlainFields, apply_plain, plain_fields
+from headrace.query.update.push import parse_push
 from headrace.query.update.rename import RenameNode, parse_rename
 from headrace.query.update.replacement_update import dollar_prefixed
 from headrace.query.update.spliced_fields import SplicedField, spliced, spliced_fields
@@ -20,6 +23,24 @@ from headrace.query.update.update_tree import ArrayFilters, UpdateObjectNode, ad
 from headrace.query.update.walk import Walk
 from headrace.values.bson import type_name
 from headrace.values.bson.to_string import to_string
+
+_MODIFIERS: Final[dict[str, Callable[[str, Any, Any], UpdateLeafNode]]] = {
+    "$addToSet": parse_add_to_set,
+    "$bit": parse_bit,
+    "$currentDate": parse_current_date,
+    "$inc": parse_inc,
+    "$max": lambda field, argument, collation: CompareNode(argument, 1, collation),
+    "$min": lambda field, argument, collation: CompareNode(argument, -1, collation),
+    "$mul": parse_mul,
+    "$pop": parse_pop,
+    "$pull": parse_pull,
+    "$pullAll": parse_pull_all,
+    "$push": parse_push,
+    "$set": lambda field, argument, collation: SetNode(argument),
+    "$setOnInsert": lambda field, argument, collation: SetOnInsertNode(argument),
+    "$unset": lambda field, argument, collation: UnsetNode(),
+}
+"""The parsers of operators. $rename has two paths and its own."""
 
 
 class OperatorUpdate(Update):
@@ -92,7 +113,7 @@ def parse_operators(update: Mapping[str, Any], filters: ArrayFilters, collation:
     tree = UpdateObjectNode()
     used: set[str] = set()
     for operator, fields in update.items():
-        parse = MODIFIERS.get(operator)
+        parse = _MODIFIERS.get(operator)
         if parse is None and operator != "$rename":
             raise CommandError(
                 9,
