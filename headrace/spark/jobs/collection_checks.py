@@ -15,9 +15,8 @@ import pymongo
 from pymongo.errors import ConnectionFailure, OperationFailure
 
 from headrace import limits
-from headrace.spark.jobs.checkpoint import ServerPosition
+from headrace.spark.jobs.checkpoint import JobRecord, ServerPosition
 from headrace.spark.jobs.job_file import Job, JobError
-from headrace.spark.jobs.job_record import JobRecord
 from headrace.spark.mongodb.collection_selection import Namespace, namespace_of, text_of
 from headrace.spark.mongodb.listed_collections import (
     KINDS,
@@ -33,7 +32,7 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream, client_of
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.sink_options import SinkOptions
-from headrace.spark.tables.table_owner import TableOwner
+from headrace.spark.tables.position import TableOwner
 from headrace.values.position import from_timestamp, to_timestamp
 from headrace.values.token import decode_token
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import PyMongoError
 
-from headrace.spark.jobs.job_record import read_record
+from headrace.spark.jobs.checkpoint import read_record
 from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, namespace_of, text_of
 from headrace.spark.mongodb.listed_collections import listed
 from headrace.spark.mongodb.source_options import SourceOptions
@@ -21,8 +21,8 @@ from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.sink_options import SinkOptions, typed_options
 from headrace.spark.sinks.table_paths import has_files, is_shortened, overlap, tables_at
 from headrace.spark.tables.delta_files import newest_commit
+from headrace.spark.tables.position import NotOurTable
 from headrace.spark.tables.table_location import location_of
-from headrace.spark.tables.table_owner import NotOurTable
 from headrace.spark.tables.typed.table_schema import COLUMNS_KEY, TableSchema
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from headrace.spark.errors import error_line
-from headrace.spark.jobs.checkpoint import collections_offsets, read_checkpoint, snapshot_states
+from headrace.spark.jobs.checkpoint import collections_offsets, read_checkpoint, read_record, snapshot_states
 from headrace.spark.jobs.job_file import Job
-from headrace.spark.jobs.job_record import read_record
 from headrace.spark.jobs.job_stages import explained, spark_stages
 from headrace.spark.jobs.job_tables import JobTable, missing_tables, tables_of
 from headrace.spark.jobs.runner import JobRunning, job_lock, source_options, start_for_catalogs
@@ -28,8 +27,7 @@ from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.mirror_table import ReadMirror, TableGone
 from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror, only_reading
-from headrace.spark.tables.position import TablePosition
-from headrace.spark.tables.table_owner import NotOurTable, check_owner
+from headrace.spark.tables.position import NotOurTable, TablePosition, check_owner
 from headrace.spark.verify.compare_log import Counted, compare_log, ignored
 from headrace.spark.verify.compare_mirror import compare_table
 from headrace.spark.verify.read_tables import at_position, complete_copy, current_versions, rows_of_server, snapshot_of

@@ -19,19 +19,18 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.errors import error_line
-from headrace.spark.jobs.checkpoint import ServerPosition, planned_ends, read_checkpoint
+from headrace.spark.jobs.checkpoint import JobRecord, ServerPosition, planned_ends, read_checkpoint, read_record
 from headrace.spark.jobs.collection_checks import SeenCollections
 from headrace.spark.jobs.dead_letter_jobs import dead_letter_locations, with_dead_letters
 from headrace.spark.jobs.job_file import Job
-from headrace.spark.jobs.job_record import JobRecord, read_record
 from headrace.spark.jobs.job_stages import apply_stages, server_stages
 from headrace.spark.jobs.job_tables import open_sink, set_validators, tables_of
 from headrace.spark.jobs.job_upkeep import JobUpkeep
 from headrace.spark.jobs.killed_workers import WorkerKilled, is_worker_killed
 from headrace.spark.jobs.machine_checks import CannotStart, machine_problems
 from headrace.spark.jobs.metrics import JobMetrics, serve
-from headrace.spark.jobs.removed_meanwhile import CheckpointGone, TablesThere
 from headrace.spark.jobs.run_reports import RunReports
+from headrace.spark.jobs.sink_states import CheckpointGone, TablesThere
 from headrace.spark.jobs.start_checks import CheckedJob, begin, noted
 from headrace.spark.mongodb.collection_selection import namespace_of
 from headrace.spark.mongodb.server_history import HistoryChanged

@@ -25,10 +25,17 @@ from uuid import uuid4
 from pymongo.errors import OperationFailure
 
 from headrace.spark.errors import error_line
-from headrace.spark.jobs.checkpoint import Checkpoint, ServerPosition, read_checkpoint, server_positions
+from headrace.spark.jobs.checkpoint import (
+    Checkpoint,
+    JobRecord,
+    ServerPosition,
+    read_checkpoint,
+    read_record,
+    server_positions,
+    write_record,
+)
 from headrace.spark.jobs.collection_checks import SeenCollections, check_beginning, check_collection, with_collections
 from headrace.spark.jobs.job_file import Job, JobError
-from headrace.spark.jobs.job_record import JobRecord, read_record, write_record
 from headrace.spark.jobs.job_stages import document_maker, pipeline_text
 from headrace.spark.jobs.job_tables import is_table_of, missing_tables, table_name
 from headrace.spark.jobs.machine_checks import address_problems, check_stores, machine_problems
@@ -52,10 +59,9 @@ from headrace.spark.sinks.mongodb_sink import PerCollectionSink
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.tables.mirror_table import TableGone
 from headrace.spark.tables.mongodb.mongodb_mirror import only_reading
-from headrace.spark.tables.position import TablePosition
+from headrace.spark.tables.position import NotOurTable, TableOwner, TablePosition, check_owner, check_servers
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_location import location_of
-from headrace.spark.tables.table_owner import NotOurTable, TableOwner, check_owner, check_servers
 
 
 class StreamRefused(RuntimeError):

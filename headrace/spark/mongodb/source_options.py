@@ -109,3 +109,23 @@ def server_name(uri: str) -> str:
     if uri.startswith("mongodb+srv://"):
         return uri.removeprefix("mongodb+srv://").rpartition("@")[2].partition("/")[0]
     return ",".join(f"{host}:{port}" if port else host for host, port in parse_uri(uri)["nodelist"])
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """The most rows and bytes of events (as BSON) of a micro-batch; None: unlimited. One event is always allowed."""
+
+    rows: int | None = None
+    bytes: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.rows is not None or self.bytes is not None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEnd:
+    """The end of a micro-batch: it has at least `rows` events, and its last event is an invalidate if `closed`."""
+
+    token: Token
+    rows: int = 0
+    closed: bool = False

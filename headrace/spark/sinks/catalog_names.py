@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator
 from headrace.spark.mongodb.collection_selection import Namespace, namespace_of, text_of
 from headrace.spark.sinks.table_paths import PathError, expression, filled, has_placeholders
 from headrace.spark.sinks.table_paths import overlap as paths_overlap
-from headrace.spark.tables.position import NotAMirror, TablePosition
-from headrace.spark.tables.table_owner import NotOurTable, TableOwner
+from headrace.spark.tables.position import NotAMirror, NotOurTable, TableOwner, TablePosition
 
 
 def table_in(template: str, namespace: Namespace) -> str:

@@ -29,10 +29,9 @@ from headrace.spark.sinks.stage_files import slot_count
 from headrace.spark.sinks.table_sink import TableSink
 from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.fold import key_of
-from headrace.spark.tables.position import TablePosition, checked_policy
+from headrace.spark.tables.position import TablePosition, check_servers, checked_policy
 from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.staged_files import StagedBatch, read_staged, remove_files, staged_prefix
-from headrace.spark.tables.table_owner import check_servers
 from headrace.spark.tables.typed.table_schema import rest_count_of
 
 if TYPE_CHECKING:

@@ -74,7 +74,7 @@ def _opened(path: str | Path, typed: TypedOptions | None, table: str, using: str
     if "." not in table:
         return HistoryTable(path, typed)
     from headrace.spark.session import get_session
-    from headrace.spark.tables.catalog.catalog_kinds import CatalogHistory
+    from headrace.spark.tables.catalog.catalog_table import CatalogHistory
 
     return CatalogHistory(table, get_session, using)
 

@@ -29,9 +29,8 @@ from headrace.spark.rows.events import SNAPSHOT_KINDS
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.sinks.kafka_options import KafkaOptions, kafka_options
-from headrace.spark.tables.position import check_not_gone, checked_policy
+from headrace.spark.tables.position import TableOwner, check_not_gone, check_owner, checked_policy
 from headrace.spark.tables.progress import Progress, Sieve
-from headrace.spark.tables.table_owner import TableOwner, check_owner
 
 if TYPE_CHECKING:
     import pyarrow as pa

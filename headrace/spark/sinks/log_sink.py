@@ -162,7 +162,7 @@ def changes_sink(
     """
     if "." in table:
         from headrace.spark.session import get_session
-        from headrace.spark.tables.catalog.catalog_kinds import CatalogLog
+        from headrace.spark.tables.catalog.catalog_table import CatalogLog
 
         return LogSink(CatalogLog(table, get_session, using), policy, shared=False)
     return LogSink(DeltaLog(path, typed), policy, shared=checked_writers(writers) == "tasks")

@@ -46,7 +46,7 @@ def mirror_sink(
         opened = DeltaMirror(path, buckets, typed) if typed else open_mirror_table(path, table, buckets=buckets)
         return MirrorSink(opened, policy, several=True, shared=shared)
     from headrace.spark.session import get_session
-    from headrace.spark.tables.catalog.catalog_kinds import CatalogMirror
+    from headrace.spark.tables.catalog.catalog_table import CatalogMirror
 
     if buckets or path:
         raise ValueError(f"a table of Spark's catalogs, {table}, has neither a path nor buckets of ours")

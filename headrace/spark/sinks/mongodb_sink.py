@@ -30,8 +30,7 @@ from headrace.spark.sinks.contract import BatchReport, LastBatch, MicroBatch
 from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror
-from headrace.spark.tables.position import CollectionGone, checked_policy
-from headrace.spark.tables.table_owner import TableOwner, check_owner
+from headrace.spark.tables.position import CollectionGone, TableOwner, check_owner, checked_policy
 
 
 def mongodb_sink(

@@ -35,8 +35,7 @@ from headrace.spark.sinks.sink_model import (
 from headrace.spark.sinks.table_paths import has_placeholders, path_of
 from headrace.spark.tables.checked_paths import LocationError
 from headrace.spark.tables.table_location import TableLocation, is_url, local_folder, location_of, resolved_path
-from headrace.spark.tables.typed.partition_columns import parse_partition
-from headrace.spark.tables.typed.table_schema import INFER, TypedOptions
+from headrace.spark.tables.typed.table_schema import INFER, TypedOptions, parse_partition
 from headrace.spark.upkeep.delta_upkeep import UpkeepOptions
 
 _SQL_SCHEME: Final = re.compile(r"[a-z]\w*(\+\w+)?")

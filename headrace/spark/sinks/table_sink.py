@@ -16,6 +16,7 @@ from headrace.spark.masks.mask import Mask
 from headrace.spark.rows.events import SERVER, arrow_schema
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.sinks.stage_files import stage
+from headrace.spark.tables.position import TableOwner, check_owner
 from headrace.spark.tables.staged_files import (
     StagedBatch,
     merged_batches,
@@ -23,7 +24,6 @@ from headrace.spark.tables.staged_files import (
     staged_prefix,
     without_seen_files,
 )
-from headrace.spark.tables.table_owner import TableOwner, check_owner
 
 if TYPE_CHECKING:
     import pyarrow as pa

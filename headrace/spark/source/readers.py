@@ -14,22 +14,20 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from headrace.spark.errors import OptionError
 from headrace.spark.masks.masked_columns import masked_bson
-from headrace.spark.mongodb.batch_limits import BatchLimits
 from headrace.spark.mongodb.event_ranges import ReadPartition
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.server_history import check_history
-from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
+from headrace.spark.mongodb.source_options import BatchLimits, SourceOptions, StreamPosition
 from headrace.spark.rows.documents import Shaper
 from headrace.spark.rows.events import arrow_schema
 from headrace.spark.rows.not_held import MARKED, refuse_marked
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.admission import Admission
 from headrace.spark.stream.collections_stream import CollectionsStream
-from headrace.spark.stream.merged_rows import MergedRanges, merged_past_partitions
 from headrace.spark.stream.partitions import EventRange, past_partitions
 from headrace.spark.stream.read_ahead import read_ahead
 from headrace.spark.stream.server_stream import Offset, ServerStream
-from headrace.spark.stream.server_streams import ServerStreams
+from headrace.spark.stream.server_streams import MergedRanges, ServerStreams, merged_past_partitions
 from headrace.spark.timetravel.archive import end_at, resolve
 from headrace.spark.timetravel.collection_at_time import key_ranges
 

@@ -20,8 +20,8 @@ from typing import Final
 from bson import Timestamp
 
 from headrace import limits
-from headrace.spark.mongodb.batch_limits import BatchEnd, BatchLimits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.source_options import BatchEnd, BatchLimits
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.event_marks import EventMark, MarkCursor, RunBounds, covers, open_marks
 from headrace.values.position import from_timestamp, to_timestamp

@@ -21,7 +21,6 @@ from typing import Any, Final
 from bson import Timestamp
 
 from headrace import limits
-from headrace.spark.mongodb.batch_limits import BatchEnd, BatchLimits
 from headrace.spark.mongodb.event_ranges import ReadPartition
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.server_history import (
@@ -31,7 +30,7 @@ from headrace.spark.mongodb.server_history import (
     serving_processes,
     wait_until_after,
 )
-from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
+from headrace.spark.mongodb.source_options import BatchEnd, BatchLimits, SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.collections_offset import SnapshotPiece
 from headrace.spark.stream.collections_partitions import SnapshotPieces

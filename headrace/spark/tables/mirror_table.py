@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.durable_files import replace_file
 from headrace.spark.rows.events import SERVER
 from headrace.spark.rows.key_identity import server_key, split_server_key
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from headrace.spark.tables.position import STATE_KEY, NotAMirror
+from headrace.spark.tables.table_location import local_folder
 
 
 class TableGone(RuntimeError):
@@ -49,7 +53,6 @@ class MirrorTable(ReadMirror, Protocol):
 def open_mirror_table(path: str | Path, kind: str = "delta", *, buckets: int = 0) -> MirrorTable:
     """Return the mirror's table at `path`: `delta` (in `buckets`, if any) or `parquet`. Its first commit creates it."""
     from headrace.spark.tables.delta_mirror import DeltaMirror
-    from headrace.spark.tables.parquet_mirror import ParquetMirror
 
     if kind not in KINDS:
         raise ValueError(f"a mirror's table is one of {', '.join(KINDS)}, not {kind!r}")
@@ -63,8 +66,6 @@ KINDS: Final = ("delta", "parquet")
 
 def schema(*, servers: bool = False) -> pa.Schema:
     """Return the columns of every mirror. `servers`: with the column of the server."""
-    import pyarrow as pa
-
     names = names_of([SERVER] if servers else [])
     return pa.schema([pa.field(name, pa.string(), nullable=False) for name in names])
 
@@ -76,8 +77,6 @@ def names_of(columns: Iterable[str]) -> list[str]:
 
 def upserted(changes: MirrorChanges) -> pa.Table:
     """Return the new and changed rows as a table."""
-    import pyarrow as pa
-
     stored = changes.upserts.values()
     columns = [*_keys(changes, changes.upserts), [row.document for row in stored], [row.token for row in stored]]
     wanted = schema(servers=bool(changes.state.servers))
@@ -86,8 +85,6 @@ def upserted(changes: MirrorChanges) -> pa.Table:
 
 def merged_rows(changes: MirrorChanges) -> pa.Table:
     """Return the rows to merge; the column `gone` marks those to delete."""
-    import pyarrow as pa
-
     new = upserted(changes)
     gone = sorted(changes.deletes)
     blank = [""] * len(gone)
@@ -150,9 +147,61 @@ def id_texts(keys: Iterable[str]) -> list[str]:
 
 def keys_condition(column: str, keys: Iterable[str] | None) -> Any:
     """Return the condition that the column of `_id`s has one of the keys; None if `keys` is None."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if keys is None:
         return None
     return pc.field(column).cast(pa.large_string()).isin(pa.array(id_texts(keys), pa.large_string()))
+
+
+class ParquetMirror:
+    """A mirror as one Parquet file, replaced by a rename: every reader sees one complete state.
+
+        <path>/mirror.parquet     the rows; the mirror's state is in the file's own metadata
+        <path>/_writing.parquet   may remain after a crash; readers ignore names that begin with an underscore
+
+    Each commit writes the whole table. So this is for collections that a machine writes in about a second (some hundred
+    thousand documents); a larger mirror is a Delta table.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = local_folder(path)
+        self._file = self._path / "mirror.parquet"
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def position(self) -> MirrorState:
+        if not self._file.exists():
+            return MirrorState()
+        metadata = pq.read_schema(self._file).metadata or {}
+        if STATE_KEY.encode() not in metadata:
+            raise NotAMirror(f"{self._file} was not written by a mirror")
+        return MirrorState.of(metadata[STATE_KEY.encode()].decode())
+
+    def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
+        wanted = list(keys)
+        if not self._file.exists() or not wanted:
+            return {}
+        table = self.read()
+        return stored_rows_of(
+            table.filter(pc.is_in(table.column("_id"), pa.array(id_texts(wanted), pa.string()))), wanted
+        )
+
+    def read_keys(self) -> Iterator[str]:
+        if self._file.exists():
+            names = [name for name in pq.read_schema(self._file).names if name in {SERVER, "_id"}]
+            yield from key_texts(pq.read_table(self._file, columns=names, partitioning=None))
+
+    def commit(self, changes: MirrorChanges) -> None:
+        table = upserted(changes)
+        if not changes.clear and self._file.exists():
+            table = pa.concat_tables([changes.remaining(self.read()), table])
+        self._path.mkdir(parents=True, exist_ok=True)
+        table = table.replace_schema_metadata({STATE_KEY: changes.state.text()})
+        replace_file(
+            self._file, lambda path: pq.write_table(table, path, compression="zstd"), temporary="_writing.parquet"
+        )
+
+    def read(self) -> pa.Table:
+        rows = pq.read_table(self._file, partitioning=None)
+        names = names_of(rows.column_names)
+        return rows.select(names).cast(schema(servers=SERVER in names))

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bson import Timestamp
 
-from headrace.spark.mongodb.batch_limits import BatchEnd, BatchLimits
 from headrace.spark.mongodb.event_ranges import read_range
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
-from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
+from headrace.spark.mongodb.source_options import BatchEnd, BatchLimits, SourceOptions, StreamPosition
 from headrace.spark.mongodb.stream_fingerprint import difference
 from headrace.spark.rows.tokens import TIME_END, Token
 from headrace.spark.timetravel.archive_table import (

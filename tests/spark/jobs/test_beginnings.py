@@ -15,8 +15,8 @@ import pytest
 from pymongo import MongoClient
 
 import headrace
+from headrace.spark.jobs.checkpoint import read_record, write_record
 from headrace.spark.jobs.job_file import Job, JobError, parse_job
-from headrace.spark.jobs.job_record import read_record, write_record
 from headrace.spark.jobs.runner import reset_job
 from headrace.spark.jobs.start_checks import begin, check_job, problems
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, Row
@@ -25,7 +25,7 @@ from headrace.spark.sinks.foreach_batch import NoBeginning, for_each_batch
 from headrace.spark.sinks.history_sink import HistorySink
 from headrace.spark.sinks.mirror_sink import mirror_sink, sql_sink
 from headrace.spark.sinks.mongodb_sink import mongodb_sink
-from headrace.spark.tables.table_owner import NotOurTable
+from headrace.spark.tables.position import NotOurTable
 from tests.spark.jobs.test_start_checks import SINKS, insert, job_of, ran
 from tests.spark.support.generated_changes import table_of, token_at
 from tests.spark.support.pruning import prune_to

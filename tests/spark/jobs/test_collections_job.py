@@ -16,11 +16,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import headrace
 from headrace import limits
-from headrace.spark.jobs.checkpoint import planned_ends, read_checkpoint
+from headrace.spark.jobs.checkpoint import JobRecord, planned_ends, read_checkpoint, read_record, write_record
 from headrace.spark.jobs.collection_checks import SeenCollections
 from headrace.spark.jobs.dead_letter_jobs import replay, with_dead_letters
 from headrace.spark.jobs.job_file import Job, JobError, parse_job
-from headrace.spark.jobs.job_record import JobRecord, read_record, write_record
 from headrace.spark.jobs.job_tables import open_sink, tables_of
 from headrace.spark.jobs.metrics import JobMetrics, TableLooks
 from headrace.spark.jobs.metrics_listener import MetricsListener
@@ -37,7 +36,7 @@ from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import StreamReader
 from headrace.spark.tables.dead_letters import REFUSED, DeadLetter, DeadLetters
 from headrace.spark.tables.fold import MirrorChanges
-from headrace.spark.tables.table_owner import NotOurTable
+from headrace.spark.tables.position import NotOurTable
 
 pytestmark = pytest.mark.long
 

@@ -19,10 +19,9 @@ from bson.datetime_ms import DatetimeMS
 from headrace.cli.main import main
 from headrace.spark import Window
 from headrace.spark.errors import error_line
-from headrace.spark.jobs.checkpoint import Checkpoint, read_checkpoint, server_positions
+from headrace.spark.jobs.checkpoint import Checkpoint, JobRecord, read_checkpoint, server_positions
 from headrace.spark.jobs.job_file import Job, JobError, parse_job, read_job
 from headrace.spark.jobs.job_model import Trigger
-from headrace.spark.jobs.job_record import JobRecord
 from headrace.spark.jobs.job_stages import server_stages, spark_stages
 from headrace.spark.jobs.machine_checks import machine_problems
 from headrace.spark.jobs.metrics import AddressRefused, JobMetrics, serve

@@ -17,10 +17,9 @@ from pymongo.database import Database
 
 import headrace
 from headrace.spark.errors import OptionError
-from headrace.spark.jobs.checkpoint import server_positions
+from headrace.spark.jobs.checkpoint import NAME, JobRecord, read_record, server_positions, write_record
 from headrace.spark.jobs.collection_checks import SeenCollections
 from headrace.spark.jobs.job_file import Job, JobError, parse_job
-from headrace.spark.jobs.job_record import NAME, JobRecord, read_record, write_record
 from headrace.spark.jobs.machine_checks import CannotStart, machine_problems
 from headrace.spark.jobs.metrics import JobMetrics, serve
 from headrace.spark.jobs.report import explain_lines, verify_job
@@ -44,8 +43,7 @@ from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.sink_options import SinkError
 from headrace.spark.stream.server_stream import ServerStream, offset_of
-from headrace.spark.tables.position import NotAMirror
-from headrace.spark.tables.table_owner import NotOurTable
+from headrace.spark.tables.position import NotAMirror, NotOurTable
 from headrace.values.position import from_timestamp
 from tests.ports import free_port
 from tests.spark.support.generated_changes import table_of

@@ -31,9 +31,8 @@ from headrace.spark.sinks.catalog_names import table_in
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import MicroBatch, Sink
 from headrace.spark.sinks.sink_options import parse_sink
-from headrace.spark.tables.catalog.catalog_kinds import MIRROR_COLUMNS
-from headrace.spark.tables.catalog.catalog_table import CatalogTable, TableMissing
-from headrace.spark.tables.table_owner import NotOurTable
+from headrace.spark.tables.catalog.catalog_table import MIRROR_COLUMNS, CatalogTable, TableMissing
+from headrace.spark.tables.position import NotOurTable
 from tests.spark.sinks.catalog_crashes import CONF, STEPS, contents, in_folder
 from tests.spark.sinks.test_collections_sink import ALL, batch, insert, row
 from tests.spark.support.crashes import Crash, crashing

@@ -23,8 +23,7 @@ from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.history_sink import HistorySink
 from headrace.spark.sinks.log_sink import changes_sink
 from headrace.spark.sinks.mirror_sink import mirror_sink
-from headrace.spark.tables.catalog.catalog_kinds import HISTORY_COLUMNS, MIRROR_COLUMNS
-from headrace.spark.tables.catalog.catalog_table import CatalogTable
+from headrace.spark.tables.catalog.catalog_table import HISTORY_COLUMNS, MIRROR_COLUMNS, CatalogTable
 from headrace.spark.upkeep.delta_upkeep import CatalogUpkeep, UpkeepOptions
 from tests.spark.sinks.test_collections_sink import batch as rows_of_batch
 from tests.spark.sinks.test_collections_sink import insert, row

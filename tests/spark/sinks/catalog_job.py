@@ -22,7 +22,7 @@ from headrace.spark.jobs.runner import reset_job, run_job
 from headrace.spark.jobs.start_checks import TableGone
 from headrace.spark.jobs.status import job_status, lines_of
 from headrace.spark.session import get_session
-from headrace.spark.tables.table_owner import NotOurTable
+from headrace.spark.tables.position import NotOurTable
 from tests.spark.sinks.catalog_crashes import COLUMNS, CONF, NAMESPACES
 
 KINDS = ("changes", "history", "mirror")

@@ -14,7 +14,7 @@ from headrace.spark.jobs.job_file import Job, JobError, parse_job
 from headrace.spark.jobs.job_tables import missing_tables, open_sink, tables_of
 from headrace.spark.sinks.catalog_names import overlap, table_in
 from headrace.spark.sinks.sink_options import SinkError, parse_sink
-from headrace.spark.tables.table_owner import NotOurTable
+from headrace.spark.tables.position import NotOurTable
 from tests.spark.sinks.test_collections_sink import batch, insert
 
 SOURCE = {"uri": "mongodb://h", "database": "d", "startingPosition": "snapshot"}

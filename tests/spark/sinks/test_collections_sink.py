@@ -18,8 +18,7 @@ from headrace.spark.sinks.history_sink import HistorySink
 from headrace.spark.sinks.log_sink import changes_sink
 from headrace.spark.sinks.mirror_sink import mirror_sink
 from headrace.spark.tables.mirror_table import stored_rows
-from headrace.spark.tables.position import CollectionGone
-from headrace.spark.tables.table_owner import NotOurTable, TableOwner
+from headrace.spark.tables.position import CollectionGone, NotOurTable, TableOwner
 
 COLUMNS = (
     "token",

@@ -29,9 +29,8 @@ from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.dead_letter_sink import DeadLetterSink
 from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.tables.dead_letters import REFUSED, DeadLetters, DeadLettersFull
-from headrace.spark.tables.mongodb import refused_writes
-from headrace.spark.tables.mongodb.mongodb_mirror import CommitRefused, MongoMirror, only_reading
-from headrace.spark.tables.mongodb.refused_writes import write_all
+from headrace.spark.tables.mongodb import mongodb_mirror
+from headrace.spark.tables.mongodb.mongodb_mirror import CommitRefused, MongoMirror, only_reading, write_all
 from tests.spark.support.crashes import Crash, crashing
 from tests.spark.support.event_rows import row_of
 from tests.spark.support.generated_changes import batches, table_of, token_at
@@ -224,7 +223,7 @@ def test_what_is_not_about_a_document_is_an_error(database: Db, monkeypatch: pyt
     database.c.insert_one({"_id": 1})
     again = [InsertOne({"_id": 1}), InsertOne({"_id": 2})]
     assert list(write_all(database.c, again)) == [0]
-    monkeypatch.delitem(refused_writes.REFUSALS, 11000)
+    monkeypatch.delitem(mongodb_mirror.REFUSALS, 11000)
     with pytest.raises(BulkWriteError):
         write_all(database.c, again)
 

@@ -29,8 +29,7 @@ from headrace.spark.tables.fold import MirrorDiverged
 from headrace.spark.tables.history_table import HistoryTable
 from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.staged_files import staged_prefix
-from headrace.spark.tables.typed.partition_columns import parse_partition
-from headrace.spark.tables.typed.table_schema import TypedOptions
+from headrace.spark.tables.typed.table_schema import TypedOptions, parse_partition
 from tests.spark.support.generated_changes import GeneratedChanges, table_of, token_at
 from tests.spark.support.local_frame import LocalFrame, SourceFrame
 

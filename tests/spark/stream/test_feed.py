@@ -10,10 +10,9 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 import headrace
-from headrace.spark.mongodb.batch_limits import BatchLimits
 from headrace.spark.mongodb.event_ranges import read_range
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
-from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
+from headrace.spark.mongodb.source_options import BatchLimits, SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.read_ahead import read_ahead
 from headrace.values.arrow import COLUMNS

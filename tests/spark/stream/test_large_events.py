@@ -12,11 +12,10 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from headrace.spark.mirror import Mirror, catch_up
-from headrace.spark.mongodb.batch_limits import BatchLimits
 from headrace.spark.mongodb.event_ranges import read_range
 from headrace.spark.mongodb.fragments import SERVERS_WITHOUT_SPLIT, has_split_stage
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
-from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
+from headrace.spark.mongodb.source_options import BatchLimits, SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.read_ahead import read_ahead
 from headrace.spark.timetravel.past_from_images import documents_at

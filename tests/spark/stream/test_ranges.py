@@ -11,10 +11,9 @@ from pymongo.database import Database
 
 import headrace.spark.stream.read_ahead
 from headrace import limits
-from headrace.spark.mongodb.batch_limits import BatchLimits
 from headrace.spark.mongodb.event_ranges import ARROW_ROWS, joined, read_range
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
-from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
+from headrace.spark.mongodb.source_options import BatchLimits, SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import BatchReader

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from bson import Timestamp
 
-from headrace.spark.mongodb.batch_limits import BatchEnd, BatchLimits
+from headrace.spark.mongodb.source_options import BatchEnd, BatchLimits
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.event_marks import EventMark, RunBounds
 from headrace.spark.stream.read_ahead import ReadAhead

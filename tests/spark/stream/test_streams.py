@@ -17,10 +17,9 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import StreamReader
-from headrace.spark.stream.merged_rows import MergedRanges
 from headrace.spark.stream.partitions import EventRange
 from headrace.spark.stream.server_stream import Offset, ServerStream
-from headrace.spark.stream.server_streams import ServerStreams
+from headrace.spark.stream.server_streams import MergedRanges, ServerStreams
 from headrace.values.bson import decode
 from tests.spark.support.pruning import prune_to
 

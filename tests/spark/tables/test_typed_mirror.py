@@ -22,8 +22,7 @@ from headrace.spark.rows.extjson import dumps
 from headrace.spark.tables.delta_mirror import DeltaMirror
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.position import NotAMirror
-from headrace.spark.tables.typed.partition_columns import parse_partition
-from headrace.spark.tables.typed.table_schema import TypedOptions
+from headrace.spark.tables.typed.table_schema import TypedOptions, parse_partition
 from tests.spark.columns.test_document_columns import DOCUMENTS
 
 Document = dict[str, Any]

@@ -11,9 +11,8 @@ from bson.datetime_ms import DatetimeMS
 from pymongo.database import Database
 
 from headrace import limits
-from headrace.spark.mongodb.batch_limits import BatchLimits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, description_option
-from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
+from headrace.spark.mongodb.source_options import BatchLimits, SourceOptions, StreamPosition
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.stream.read_ahead import read_ahead

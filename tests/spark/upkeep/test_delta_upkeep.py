@@ -22,8 +22,7 @@ from headrace.spark.sinks.mirror_sink import mirror_sink
 from headrace.spark.tables.event_log import DeltaLog
 from headrace.spark.tables.history_table import HistoryTable
 from headrace.spark.tables.table_location import TableLocation, location_of
-from headrace.spark.tables.typed.partition_columns import parse_partition
-from headrace.spark.tables.typed.table_schema import TypedOptions
+from headrace.spark.tables.typed.table_schema import TypedOptions, parse_partition
 from headrace.spark.timetravel.archive_table import ArchiveTable
 from headrace.spark.upkeep.delta_upkeep import DeltaUpkeep, UpkeepOptions
 from tests.spark.support.crashes import Crash, crashing
