@@ -106,11 +106,6 @@ def _is_short(name: str) -> bool:
     return is_shortened(path) and has_files(path)
 
 
-def is_table_of(sink: SinkOptions, table: SinkOptions) -> bool:
-    """Whether `table` is a table that `tables_of` may yield for the sink."""
-    return table == sink or _may_be(sink, table_name(table), with_spark=True)
-
-
 def _may_be(sink: SinkOptions, name: str, with_spark: bool) -> bool:
     """Whether the name may be that of a table of the sink, for one of several collections."""
     kind, _, target = name.partition(" ")

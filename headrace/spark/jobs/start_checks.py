@@ -37,7 +37,7 @@ from headrace.spark.jobs.checkpoint import (
 from headrace.spark.jobs.collection_checks import SeenCollections, check_beginning, check_collection, with_collections
 from headrace.spark.jobs.job_file import Job, JobError
 from headrace.spark.jobs.job_stages import document_maker, pipeline_text
-from headrace.spark.jobs.job_tables import is_table_of, missing_tables, table_name
+from headrace.spark.jobs.job_tables import may_be_table_of, missing_tables, table_name
 from headrace.spark.jobs.machine_checks import address_problems, check_stores, machine_problems
 from headrace.spark.jobs.sink_states import SinkState, answering, sink_state, sink_states
 from headrace.spark.mongodb.collection_selection import namespace_of
@@ -212,7 +212,7 @@ def _with_sinks(checked: CheckedJob, *, with_spark: bool) -> CheckedJob:
             sinks |= {name: before[name]} if name in before else {}
             continue
         sinks[name] = omits
-        there = any(state.exists and is_table_of(sink, state.sink) for state in checked.sinks)
+        there = any(state.exists and may_be_table_of(sink, table_name(state.sink)) for state in checked.sinks)
         new = bool(before) and name not in before and checked.checkpoint.committed >= 0
         if new and ((there and sink.kind not in gone) or (sink.folds and not there)):
             raise NotOurTable(

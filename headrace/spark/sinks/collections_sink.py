@@ -18,9 +18,9 @@ from headrace.clock import SystemClock
 from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, text_of
 from headrace.spark.rows.events import INVALIDATING
 from headrace.spark.rows.extjson import loads
-from headrace.spark.sinks.contract import BatchReport, LastBatch, MicroBatch, Sink, take_rows
+from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink, take_rows
 from headrace.spark.tables.catalog.catalog_table import TableMissing
-from headrace.spark.tables.position import TableOwner
+from headrace.spark.tables.position import TableOwner, TablePosition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ class CollectionsSink:
     def __init__(self, open_table: OpenTable, selection: CollectionSelection) -> None:
         self._open_table, self._selection = open_table, selection
         self._open: OrderedDict[Namespace, Sink] = OrderedDict()
-        self._last = LastBatch()
+        self._last = TablePosition()
         self._clock = SystemClock()
         self._committed: dict[Namespace, bool] = {}
         self.owner: TableOwner | None = None
@@ -49,7 +49,7 @@ class CollectionsSink:
         self.listener: Callable[[str, BatchReport, float], None] | None = None
         """Called from several threads with a collection, the report on its commit, and the duration in seconds."""
 
-    def position(self) -> LastBatch:
+    def position(self) -> TablePosition:
         return self._last
 
     def apply(self, batch: MicroBatch) -> BatchReport | None:
@@ -70,7 +70,7 @@ class CollectionsSink:
         if not reports:
             return None
         token = max(report.token for report in reports)
-        self._last = LastBatch(token, batch.query, batch.number)
+        self._last = TablePosition(token, query=batch.query, batch=batch.number)
         sums = {name: sum(getattr(report, name) for report in reports) for name in _SUMMED}
         return BatchReport(
             batch.number, token=token, first_event_ms=batch.first_event_ms(), committed_ms=self._clock.now_ms(), **sums

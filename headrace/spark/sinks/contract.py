@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from headrace.clock import SystemClock
 from headrace.spark.rows.events import SERVER, Row
+from headrace.spark.tables.position import TablePosition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,27 +105,6 @@ class MicroBatch:
         )  # fmt: skip
 
 
-class SinkPosition(Protocol):
-    """A position stored with a sink's data. Every event up to `token` is applied; the last batch was `batch` of
-    `query`."""
-
-    @property
-    def token(self) -> str: ...
-    @property
-    def query(self) -> str: ...
-    @property
-    def batch(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class LastBatch:
-    """The last batch that this process applied to a sink of several tables; each table has its own position."""
-
-    token: str = ""
-    query: str = ""
-    batch: int = -1
-
-
 class Sink(Protocol):
     """The target of a stream of rows, written by one writer at a time."""
 
@@ -134,7 +114,7 @@ class Sink(Protocol):
         After an interrupted call the caller applies the same batch again.
         """
 
-    def position(self) -> SinkPosition:
+    def position(self) -> TablePosition:
         """Return the last committed position."""
 
 

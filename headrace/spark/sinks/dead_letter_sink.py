@@ -23,8 +23,9 @@ from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.rows.not_held import MARKED, marked_rows
-from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink, SinkPosition, take_rows
+from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink, take_rows
 from headrace.spark.tables.dead_letters import REFUSED, RESOLVED, DeadLetter, DeadLetters, row_text
+from headrace.spark.tables.position import TablePosition
 from headrace.spark.tables.refused_rows import (
     CommitOutcome,
     Division,
@@ -54,7 +55,7 @@ class DeadLetterSink:
         if isinstance(table, RefusesAsItWrites):
             table.on_outcome = self._settled
 
-    def position(self) -> SinkPosition:
+    def position(self) -> TablePosition:
         return self.sink.position()
 
     def apply(self, batch: MicroBatch) -> BatchReport | None:
@@ -152,7 +153,7 @@ class StageFailuresSink:
         self.sink = sink
         self._letters, self._name, self._now_ms = letters, name, now_ms
 
-    def position(self) -> SinkPosition:
+    def position(self) -> TablePosition:
         return self.sink.position()
 
     def apply(self, batch: MicroBatch) -> BatchReport | None:

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,54 +55,28 @@ class FoldedRows:
     """Returns the stored rows that stay unchanged."""
 
 
-class Fold(Protocol):
-    """How to fold rows of some documents into the rows of a table."""
-
-    def keys(self, rows: list[Row]) -> set[str]:
-        """Return the keys whose stored rows are needed."""
-
-    def folded(self, rows: list[Row], existing: pa.Table, prefix: str) -> FoldedRows:
-        """Fold the rows into the existing rows. Names of stored columns begin with `prefix`. Raise MirrorDiverged."""
+Stored = Callable[[Iterable[str]], pa.Table]
+"""Returns the stored rows with these keys, with documents as text."""
+Fold = Callable[[list[Row], Stored, str], FoldedRows]
+"""Folds rows of some documents into stored rows. Names of stored columns begin with the text. Raises MirrorDiverged."""
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorFold:
-    """See `Fold`; folds as `tables/fold.py` does."""
-
-    state: MirrorState
-
-    def keys(self, rows: list[Row]) -> set[str]:
-        return keys_to_read(rows)
-
-    def folded(self, rows: list[Row], existing: pa.Table, prefix: str) -> FoldedRows:
-        changes = fold(rows, self.state, stored_rows(existing))
-        return FoldedRows(
-            changes.state.token, changes.event_count, upserted(changes), lambda old: changes.remaining(old, prefix)
-        )
+def mirror_folded(state: MirrorState, rows: list[Row], stored: Stored, prefix: str) -> FoldedRows:
+    """Fold rows into a mirror in this state, as `tables/fold.py` does; see `Fold`."""
+    changes = fold(rows, state, stored_rows(stored(keys_to_read(rows))))
+    remaining = partial(changes.remaining, prefix=prefix)
+    return FoldedRows(changes.state.token, changes.event_count, upserted(changes), remaining)
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryFold:
-    """See `Fold`; folds as `tables/versions.py` does."""
-
-    progress: Progress
-    policy: str
-
-    def keys(self, rows: list[Row]) -> set[str]:
-        return document_keys(rows)
-
-    def folded(self, rows: list[Row], existing: pa.Table, prefix: str) -> FoldedRows:
-        current = versions_by_key(existing.filter(pc.field("until").is_null()), None)
-        changes = VersionChanges(self.progress, current, lambda _: {}, self.policy)
-        for row in rows:
-            changes.take(row)
-        new = table_of(changes.changed.values())
-        changing = version_texts(new, "")
-
-        def remaining(old: pa.Table) -> pa.Table:
-            return without_versions(old, changing, prefix)
-
-        return FoldedRows(changes.progress.token, changes.event_count, new, remaining)
+def history_folded(progress: Progress, policy: str, rows: list[Row], stored: Stored, prefix: str) -> FoldedRows:
+    """Fold rows into a history, as `tables/versions.py` does; see `Fold`."""
+    current = versions_by_key(stored(document_keys(rows)).filter(pc.field("until").is_null()), None)
+    changes = VersionChanges(progress, current, lambda _: {}, policy)
+    for row in rows:
+        changes.take(row)
+    new = table_of(changes.changed.values())
+    remaining = partial(without_versions, changing=version_texts(new, ""), prefix=prefix)
+    return FoldedRows(changes.progress.token, changes.event_count, new, remaining)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +195,7 @@ class FoldTask:
         table = self.table
         touched = self._touched(slot, bucket, rows)
         old = pa.concat_tables([table.stored.empty_table(), *(table.read(file, slot) for file in touched)])
-        result = self.fold.folded(rows, table.decoded(old, self.fold.keys(rows)), table.codec.prefix)
+        result = self.fold(rows, partial(table.decoded, old), table.codec.prefix)
         if any(table.slots.bucket(key) != bucket for key in result.rows.column("_id").to_pylist()):
             return None
         encoded = table.codec.encoded(table.slots.bucketed(result.rows), table.columns)

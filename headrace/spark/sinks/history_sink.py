@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.key_identity import of_server, rows_by_server, server_key
-from headrace.spark.sinks.fold_tasks import HistoryFold
+from headrace.spark.sinks.fold_tasks import Fold, history_folded
 from headrace.spark.sinks.folding_sink import FoldingSink
 from headrace.spark.sinks.log_sink import checked_writers
 from headrace.spark.tables.fold import document_keys
@@ -37,8 +37,8 @@ class HistorySink(FoldingSink):
         opened = _opened(path, typed, table, using)
         super().__init__(opened, policy, several=True, shared=checked_writers(writers) == "tasks")
 
-    def _fold(self, state: Progress) -> HistoryFold:
-        return HistoryFold(state, self._policy)
+    def _fold(self, state: Progress) -> Fold:
+        return partial(history_folded, state, self._policy)
 
     def _apply_rows(self, rows: list[Row], query: str, batch: int, state: Progress) -> tuple[Progress, int]:
         after, changed, count = self._changes(rows, state)

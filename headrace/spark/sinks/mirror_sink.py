@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,7 @@ from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.connection_strings import referred
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.tokens import TIME_END
-from headrace.spark.sinks.fold_tasks import MirrorFold
+from headrace.spark.sinks.fold_tasks import Fold, mirror_folded
 from headrace.spark.sinks.folding_sink import FoldingSink
 from headrace.spark.sinks.log_sink import checked_writers
 from headrace.spark.tables.delta_mirror import DeltaMirror
@@ -65,8 +66,8 @@ class MirrorSink(FoldingSink):
         super().__init__(table, policy, several=several, shared=shared)
         self._rows_max = rows_max
 
-    def _fold(self, state: MirrorState) -> MirrorFold:
-        return MirrorFold(state)
+    def _fold(self, state: MirrorState) -> Fold:
+        return partial(mirror_folded, state)
 
     def apply_rows(self, rows: list[Row], query: str, batch: int) -> int:
         """Commit rows, in order, as (the last of) batch `batch` of `query`. Return the number of new events."""

@@ -26,11 +26,11 @@ from headrace.spark.mongodb.connection_strings import resolved
 from headrace.spark.mongodb.mongodb_stream import client_of
 from headrace.spark.rows.events import INVALIDATING, Row
 from headrace.spark.rows.extjson import loads
-from headrace.spark.sinks.contract import BatchReport, LastBatch, MicroBatch
+from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror
-from headrace.spark.tables.position import CollectionGone, TableOwner, check_owner, checked_policy
+from headrace.spark.tables.position import CollectionGone, TableOwner, TablePosition, check_owner, checked_policy
 
 
 def mongodb_sink(
@@ -54,11 +54,11 @@ class PerCollectionSink:
         self._renamed_database = database
         self._policy = checked_policy(policy)
         self._tables: dict[Namespace, MongoMirror] = {}
-        self._last = LastBatch()
+        self._last = TablePosition()
         self._committed: dict[Namespace, bool] = {}
         self.owner: TableOwner | None = None
 
-    def position(self) -> LastBatch:
+    def position(self) -> TablePosition:
         """Return the position that this process applied last."""
         return self._last
 
@@ -91,7 +91,7 @@ class PerCollectionSink:
             elif row.database and row.collection:
                 pending.setdefault(self._namespace(row.database, row.collection), []).append(row)
         count += self._flush(pending, batch)
-        self._last = LastBatch(rows[-1].token, batch.query, batch.number)
+        self._last = TablePosition(rows[-1].token, query=batch.query, batch=batch.number)
         return batch.report(count, rows[-1].token)
 
     def take_committed(self) -> dict[Namespace, bool]:
