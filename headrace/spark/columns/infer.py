@@ -27,7 +27,7 @@ from headrace.spark.columns.column_types import (
     leaf,
     leaf_count,
 )
-from headrace.spark.columns.stored_values import note_of
+from headrace.spark.columns.document_columns import note_of
 
 _BY_NOTE: Final = {
     "binary": "binary", "bool": "boolean", "date": "timestamp", "double": "double", "int": "int", "long": "bigint",

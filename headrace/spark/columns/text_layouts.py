@@ -24,8 +24,14 @@ from numpy.typing import NDArray
 
 from headrace import limits
 from headrace.spark.columns.column_types import LeafType, StructField, StructOf
-from headrace.spark.columns.document_columns import FieldColumns, Note, field_columns
-from headrace.spark.columns.stored_values import DATE_MS_MAX, DATE_MS_MIN, DOUBLE_EXACT
+from headrace.spark.columns.document_columns import (
+    DATE_MS_MAX,
+    DATE_MS_MIN,
+    DOUBLE_EXACT,
+    FieldColumns,
+    Note,
+    field_columns,
+)
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.values.bson import MISSING
 

@@ -25,8 +25,7 @@ from headrace.spark.rows.not_held import NOT_HELD, NotHeld, held_or_marked
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import MicroBatch, Sink
 from headrace.spark.sinks.dead_letter_sink import DeadLetterSink, StageFailuresSink
-from headrace.spark.sinks.documents_sink import DocumentsSink
-from headrace.spark.sinks.log_sink import LogSink
+from headrace.spark.sinks.log_sink import DocumentsSink, LogSink
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.dead_letters import REFUSED, REPLAYED, RESOLVED, DeadLetter, DeadLetters

@@ -12,8 +12,7 @@ from pymongo.errors import PyMongoError
 from headrace.spark.jobs.checkpoint import read_record
 from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, namespace_of, text_of
 from headrace.spark.mongodb.listed_collections import listed
-from headrace.spark.mongodb.source_options import SourceOptions
-from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
+from headrace.spark.mongodb.source_options import SourceOptions, stream_fingerprint
 from headrace.spark.sinks.catalog_names import TakenNames, tables_in_catalog
 from headrace.spark.sinks.catalog_names import overlap as names_overlap
 from headrace.spark.sinks.collections_sink import CollectionsSink

@@ -16,7 +16,7 @@ from headrace import limits
 from headrace.spark.errors import error_line
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.metrics import AddressRefused, JobMetrics, serve
-from headrace.spark.sinks.kafka_options import PACKAGE, PROVIDER
+from headrace.spark.sinks.kafka_sink import PACKAGE, PROVIDER
 from headrace.spark.sinks.table_paths import has_placeholders
 from headrace.spark.tables.table_location import check_store, location_of
 

@@ -31,8 +31,7 @@ from pyspark.sql.streaming.listener import (
 
 from headrace.clock import Clock, SystemClock
 from headrace.spark.jobs.checkpoint import collections_offsets, server_positions
-from headrace.spark.jobs.lag import documents_of, lag_of
-from headrace.spark.jobs.metrics import JobMetrics
+from headrace.spark.jobs.metrics import JobMetrics, documents_of, lag_of
 from headrace.spark.masks.mask import Mask
 from headrace.spark.mongodb.mongodb_stream import PositionLost
 from headrace.spark.mongodb.source_options import SourceOptions, server_name

@@ -19,9 +19,8 @@ from headrace.spark.masks.mask import Mask
 from headrace.spark.mongodb.collection_selection import namespace_of
 from headrace.spark.mongodb.mongodb_stream import client_of
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
-from headrace.spark.sinks.history_sink import HistorySink
+from headrace.spark.sinks.folding_sink import HistorySink, MirrorSink
 from headrace.spark.sinks.log_sink import LogSink
-from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.sinks.mongodb_sink import PerCollectionSink
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options

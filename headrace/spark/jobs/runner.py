@@ -34,7 +34,7 @@ from headrace.spark.jobs.sink_states import CheckpointGone, TablesThere
 from headrace.spark.jobs.start_checks import CheckedJob, begin, noted
 from headrace.spark.mongodb.collection_selection import namespace_of
 from headrace.spark.mongodb.server_history import HistoryChanged
-from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
+from headrace.spark.mongodb.source_options import stream_fingerprint
 from headrace.spark.session.active_batches import QueryStopping
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import FOLDED_COLUMNS, BatchReport, Sink
@@ -508,8 +508,8 @@ def reset_job(job: Job, *, data: bool = False) -> tuple[str, ...]:
 
 
 def _forget_positions(job: Job, record: JobRecord | None) -> None:
+    from headrace.spark.sinks.folding_sink import MirrorSink
     from headrace.spark.sinks.kafka_sink import KafkaSink
-    from headrace.spark.sinks.mirror_sink import MirrorSink
     from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror
     from headrace.spark.tables.sql.sql_mirror import SqlMirror
 

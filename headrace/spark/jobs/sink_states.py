@@ -21,8 +21,8 @@ from headrace.spark.errors import error_line
 from headrace.spark.jobs.checkpoint import NAME, JobRecord
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_tables import check_format, has_table, may_be_table_of, table_name, tables_of
-from headrace.spark.sinks.kafka_options import kafka_options, unreachable
-from headrace.spark.sinks.mirror_sink import MirrorSink
+from headrace.spark.sinks.folding_sink import MirrorSink
+from headrace.spark.sinks.kafka_sink import kafka_options, unreachable
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.tables.mirror_table import TableGone
 from headrace.spark.tables.mongodb.mongodb_mirror import CommitRefused, MongoMirror

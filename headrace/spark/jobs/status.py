@@ -27,8 +27,7 @@ from headrace.spark.jobs.checkpoint import (
 )
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_tables import TableFiles, table_files, tables_of
-from headrace.spark.jobs.lag import Lag, lag_of
-from headrace.spark.jobs.metrics import CollectionFigures, snapshot_text
+from headrace.spark.jobs.metrics import CollectionFigures, Lag, lag_of, snapshot_text
 from headrace.spark.jobs.run_reports import ENDED, RunState, read_state
 from headrace.spark.jobs.runner import running_process, start_for_catalogs
 from headrace.spark.mongodb.mongodb_stream import PositionLost

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from bson import Regex
 
-from headrace.spark.errors import OptionError
+from headrace import limits
+from headrace.spark.errors import OptionError, shown
 
 Namespace = tuple[str, str]
 """A database and a collection in it."""
@@ -112,3 +113,32 @@ def _conditions(selection: CollectionSelection, field: str) -> Iterable[dict[str
         if selection.database is None:
             condition[f"{field}.db"] = Regex(f"^{database}$", "s")
         yield condition
+
+
+_COLLECTION_BYTES_MAX: Final = limits.NAMESPACE_BYTES_MAX - 2
+"""The most bytes of a collection's name, in a database whose name has one."""
+_NOT_IN_DATABASES: Final = re.compile(r'[/\\. "$\0]')
+_NOT_IN_COLLECTIONS: Final = re.compile(r"\A\.|[$\0]|\.\Z")
+
+
+class NameNotPossible(ValueError):
+    """No database or collection has this name."""
+
+
+def check_database_name(name: str) -> str:
+    """Return the name. Raise NameNotPossible, without the name of the key, if no database can have it."""
+    without = '/ \\ . " $, a blank or NUL'
+    return _checked(name, "a database", limits.DATABASE_NAME_BYTES_MAX, _NOT_IN_DATABASES, without)
+
+
+def check_collection_name(name: str) -> str:
+    """Return the name. Raise NameNotPossible, without the name of the key, if no collection can have it."""
+    without = "$, NUL, or a dot at its beginning or end"
+    return _checked(name, "a collection", _COLLECTION_BYTES_MAX, _NOT_IN_COLLECTIONS, without)
+
+
+def _checked(name: str, what: str, bytes_max: int, refused: re.Pattern[str], without: str) -> str:
+    if not 0 < len(name.encode()) <= bytes_max or refused.search(name):
+        possible = f"is the name of {what}, of at most {bytes_max} bytes, without {without}"
+        raise NameNotPossible(f"{possible}, not {shown(name)}")
+    return name

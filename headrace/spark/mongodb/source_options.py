@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from pymongo.uri_parser import parse_uri
 
 from headrace.spark.masks.mask import Mask
 from headrace.spark.mongodb.collection_selection import CollectionSelection
+from headrace.spark.rows.extjson import dumps
 from headrace.spark.rows.tokens import Token
 
 
@@ -71,7 +73,7 @@ class SourceOptions:
     stage_into: str = ""
     """The folder of a log into which workers write the rows (`tables/staged_files.py`); empty: Spark gets the rows."""
     stage_slots: str = ""
-    """The slots into which rows in these files are divided (`tables/slots.py`); empty: not divided."""
+    """The slots into which rows in these files are divided (`tables/document_files.py`); empty: not divided."""
 
     @property
     def selection(self) -> CollectionSelection:
@@ -129,3 +131,37 @@ class BatchEnd:
     token: Token
     rows: int = 0
     closed: bool = False
+
+
+def stream_fingerprint(options: SourceOptions, stages: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Return the stream of these options as JSON; `stages` are applied to its events after the source.
+
+    A table of events can be an archive only if it has every event of the reader's stream, with updates described in the
+    same way. So the sink that fills a table records the options that decide this, and a reader compares its own
+    options.
+    """
+    fingerprint = {
+        "database": options.database,
+        "collection": options.collection,
+        "pipeline": dumps([*options.pipeline, *options.reader, *stages]),
+        "documents": options.documents,
+        "servers": len(options.servers),
+    }
+    return json.dumps(fingerprint | {name: options.stream[name] for name in sorted(options.stream)})
+
+
+def difference(fingerprint: str, options: SourceOptions) -> str | None:
+    """Return how a table with this fingerprint differs from what these options need; None if it does not.
+
+    A reader applies its own pipeline and may represent documents differently, so neither is compared.
+    """
+    recorded = json.loads(fingerprint)
+    needed = json.loads(stream_fingerprint(options)) | {"pipeline": "[]", "documents": "extjson", "servers": 1}
+    for name in (*recorded, *needed):
+        if recorded.get(name) != needed.get(name):
+            return f"{name} is {_shown(recorded.get(name))} in the table, and {_shown(needed.get(name))} is needed"
+    return None
+
+
+def _shown(value: Any) -> str:
+    return "not given" if value is None else repr(value)

@@ -19,11 +19,10 @@ from pyspark.sql.types import StructType
 
 from headrace.spark.rows.events import REST, SERVER, TYPED_COLUMNS, arrow_schema
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.rows.layout_columns import StructColumns
-from headrace.spark.rows.layout_texts import texts as layout_texts
 from headrace.spark.rows.layouts import KnownLayouts, LayoutMatch, Numbers
+from headrace.spark.rows.layouts import texts as layout_texts
 from headrace.spark.rows.not_held import held_or_marked
-from headrace.spark.rows.typed import fit_struct
+from headrace.spark.rows.typed import StructColumns, fit_struct
 from headrace.values.arrow import COLUMNS
 from headrace.values.bson import MISSING
 

@@ -17,7 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from headrace.spark.columns.column_types import SchemaError, parse_path
 from headrace.spark.errors import nearest, shown
 from headrace.spark.masks.mask import check_path
-from headrace.spark.mongodb.namespace_names import check_collection_name, check_database_name
+from headrace.spark.mongodb.collection_selection import check_collection_name, check_database_name
 from headrace.spark.tables.checked_paths import checked_path
 
 Place = tuple[str | int, ...]

@@ -1,9 +1,9 @@
 """Spark's tasks fold a large batch of a mirror or a history. The driver commits the files that they wrote.
 
-The rows come in files, divided into slots by the document's key (`tables/slots.py`). The task of a slot reads the rows
-of its slot and the stored rows of their documents. It folds them as the driver would, and rewrites each file of the
-table that holds one of these documents. If a file belongs to several slots and any of them has a row for it, each of
-their tasks writes a new file with its own rows.
+The rows come in files, divided into slots by the document's key (`tables/document_files.py`). The task of a slot reads
+the rows of its slot and the stored rows of their documents. It folds them as the driver would, and rewrites each file
+of the table that holds one of these documents. If a file belongs to several slots and any of them has a row for it,
+each of their tasks writes a new file with its own rows.
 
 If documents need columns that a typed table lacks, tasks report the columns, the driver adds all of them, and these
 tasks run again. If the type of a column changes, all tasks run again and rewrite all files. So the driver sees no row,
@@ -28,8 +28,9 @@ import pyarrow.parquet as pq
 from headrace.spark.masks.mask import Mask
 from headrace.spark.rows.events import DOCUMENT_OPERATIONS, Row
 from headrace.spark.sinks.contract import MicroBatch
-from headrace.spark.sinks.stage_files import run_tasks
+from headrace.spark.sinks.table_sink import run_tasks
 from headrace.spark.tables.delta_documents import DeltaDocuments
+from headrace.spark.tables.delta_files import WrittenFile
 from headrace.spark.tables.document_files import DocumentFile, DocumentFiles
 from headrace.spark.tables.fold import MirrorDiverged, MirrorState, document_keys, fold, key_of, keys_to_read
 from headrace.spark.tables.history_table import table_of, version_texts, versions_by_key, without_versions
@@ -38,7 +39,6 @@ from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.staged_files import read_staged
 from headrace.spark.tables.typed.table_schema import SchemaChange
 from headrace.spark.tables.versions import VersionChanges
-from headrace.spark.tables.written_file import WrittenFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,38 +1,55 @@
-"""The base of the sinks `mirror` and `history`. It decides who folds a batch.
+"""The sinks `mirror`, `history` and `sql`, which fold events into documents, and who folds a batch.
 
 Spark's tasks fold a large batch of a Delta table (`fold_tasks.py`). The driver folds any other batch: a small one, one
 with a drop or with the beginning or end of a snapshot, one of several servers, and any batch with the policy `keep`.
+
+After a drop, a rename or an invalidate, the policy decides. `follow` empties a mirror, and new rows fill it with what
+the collection of that name then holds; in a history it ends every version. `keep` keeps the rows, also when a new
+snapshot begins, and replaces each when its key comes again. `fail` stops the job and writes nothing of the batch.
 """
 
 from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
+from headrace.spark.errors import OptionError
+from headrace.spark.mongodb.connection_strings import referred
 from headrace.spark.rows.events import DOCUMENT_OPERATIONS, INVALIDATING, SERVER, SNAPSHOT_BEGIN, Row
 from headrace.spark.rows.key_identity import (
     has_numbers,
     is_plain_number,
     key_identity,
     number_texts,
+    of_server,
+    rows_by_server,
     server_key,
     split_server_key,
 )
+from headrace.spark.rows.tokens import TIME_END
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
-from headrace.spark.sinks.fold_tasks import Fold, FoldTask, is_cluster
-from headrace.spark.sinks.stage_files import slot_count
-from headrace.spark.sinks.table_sink import TableSink
+from headrace.spark.sinks.fold_tasks import Fold, FoldTask, history_folded, is_cluster, mirror_folded
+from headrace.spark.sinks.log_sink import checked_writers
+from headrace.spark.sinks.table_sink import TableSink, slot_count
 from headrace.spark.tables.delta_documents import DeltaDocuments
-from headrace.spark.tables.fold import key_of
-from headrace.spark.tables.position import TablePosition, check_servers, checked_policy
-from headrace.spark.tables.slots import Slots
+from headrace.spark.tables.delta_mirror import DeltaMirror
+from headrace.spark.tables.document_files import Slots
+from headrace.spark.tables.fold import MirrorState, document_keys, fold_servers, key_of, server_keys_to_read
+from headrace.spark.tables.history_table import HistoryTable, VersionTable
+from headrace.spark.tables.mirror_table import MirrorTable, open_mirror_table
+from headrace.spark.tables.position import TablePosition, check_not_gone, check_servers, checked_policy
+from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.sql.sql_mirror import SqlMirror
 from headrace.spark.tables.staged_files import StagedBatch, read_staged, remove_files, staged_prefix
-from headrace.spark.tables.typed.table_schema import rest_count_of
+from headrace.spark.tables.typed.table_schema import TypedOptions, rest_count_of
+from headrace.spark.tables.versions import DocumentVersion, OpenVersions, VersionChanges
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -206,3 +223,150 @@ class LeftoverKeys:
             if has_numbers(key) and not is_plain_number(key):
                 by_identity.setdefault(server_key(server, key_identity(key)), []).append(text)
         return by_identity
+
+
+_UNBOUNDED: Final = 1 << 62
+
+
+def mirror_sink(
+    path: str | Path, *, table: str = "delta", buckets: int = 0, policy: str = "follow",
+    typed: TypedOptions | None = None, using: str = "", writers: str = "tasks",
+) -> MirrorSink:  # fmt: skip
+    """Return the sink whose table is at `path`; the first batch creates it. For `buckets` see
+    `delta_mirror.DeltaMirror`.
+
+    A `table` with a dot is a table of one of Spark's catalogs, in the format `using` (`tables/catalog/`); `path` is
+    then empty. A table with typed columns is a Delta table with a path. For `writers` see `log_sink.checked_writers`.
+    """
+    if "." not in table:
+        shared = checked_writers(writers) == "tasks"
+        opened = DeltaMirror(path, buckets, typed) if typed else open_mirror_table(path, table, buckets=buckets)
+        return MirrorSink(opened, policy, several=True, shared=shared)
+    from headrace.spark.session import get_session
+    from headrace.spark.tables.catalog.catalog_table import CatalogMirror
+
+    if buckets or path:
+        raise ValueError(f"a table of Spark's catalogs, {table}, has neither a path nor buckets of ours")
+    return MirrorSink(CatalogMirror(table, get_session, using), policy, several=True)
+
+
+class MirrorSink(FoldingSink):
+    """A table equal to the collection. `rows_max` bounds one commit, but a transaction is never split."""
+
+    table: MirrorTable
+
+    def __init__(
+        self, table: MirrorTable, policy: str = "follow", rows_max: int = _UNBOUNDED, *, several: bool = False,
+        shared: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(table, policy, several=several, shared=shared)
+        self._rows_max = rows_max
+
+    def _fold(self, state: MirrorState) -> Fold:
+        return partial(mirror_folded, state)
+
+    def apply_rows(self, rows: list[Row], query: str, batch: int) -> int:
+        """Commit rows, in order, as (the last of) batch `batch` of `query`. Return the number of new events."""
+        return self._apply_rows(rows, query, batch, self.position())[1]
+
+    def _apply_rows(self, rows: list[Row], query: str, batch: int, state: MirrorState) -> tuple[MirrorState, int]:
+        if self._policy == "fail":
+            check_not_gone(rows, state)
+        state = self._after(state, state.query, state.batch)
+        count = 0
+        pieces = list(_pieces(rows, self._rows_max))
+        for piece in pieces:
+            keys = server_keys_to_read(piece) | self._leftover_keys.same_as(piece, state)
+            changes = fold_servers(piece, state, self.table.rows(keys), clearing=self._policy != "keep")
+            if piece is pieces[-1]:
+                changes.state = replace(changes.state, query=query, batch=batch)
+            self.table.commit(changes)
+            state = changes.state
+            count += changes.event_count
+        return state, count
+
+
+def _pieces(rows: list[Row], rows_max: int) -> Iterator[list[Row]]:
+    """Yield the rows in pieces of `rows_max` or slightly more: rows of one cluster time stay together."""
+    start = 0
+    while start < len(rows):
+        end = min(start + rows_max, len(rows))
+        while end < len(rows) and rows[end].token[:TIME_END] == rows[end - 1].token[:TIME_END]:
+            end += 1
+        yield rows[start:end]
+        start = end
+
+
+def sql_sink(uri: str, table: str, *, policy: str = "follow") -> MirrorSink:
+    """Return the sink `sql`, whose table is in the database at `uri`, an SQLAlchemy URL; the first batch creates it.
+
+    Why SQLAlchemy: rows and position must be one transaction, with upserts and deletes by key. Spark's JDBC writer only
+    appends, in a transaction per task.
+    """
+    try:
+        return MirrorSink(SqlMirror(referred(uri), table), policy)
+    except ImportError as error:
+        raise OptionError(f"the sink 'sql' needs SQLAlchemy: pip install 'headrace[sql]' ({error})") from None
+
+
+class HistorySink(FoldingSink):
+    """Every version of every document (`tables/history_table.py`).
+
+    With several servers, the versions of each server are computed from its own rows, because tokens of two servers
+    cannot be compared. For a `table` of one of Spark's catalogs, in the format `using`, the path is empty.
+    """
+
+    table: VersionTable
+
+    def __init__(
+        self, path: str | Path, *, policy: str = "follow", typed: TypedOptions | None = None, table: str = "",
+        using: str = "", writers: str = "tasks",
+    ) -> None:  # fmt: skip
+        opened = _opened(path, typed, table, using)
+        super().__init__(opened, policy, several=True, shared=checked_writers(writers) == "tasks")
+
+    def _fold(self, state: Progress) -> Fold:
+        return partial(history_folded, state, self._policy)
+
+    def _apply_rows(self, rows: list[Row], query: str, batch: int, state: Progress) -> tuple[Progress, int]:
+        after, changed, count = self._changes(rows, state)
+        after = self._after(after, query, batch)
+        self.table.commit(changed, after)
+        return after, count
+
+    def _changes(self, rows: list[Row], before: Progress) -> tuple[Progress, list[DocumentVersion], int]:
+        """Return the progress after the rows, the versions that they change, and the number of new events."""
+        each = rows_by_server(rows)
+        keys = {server_key(server, key) for server, some in each.items() for key in document_keys(some)}
+        opened = self.table.current(keys | self._leftover_keys.same_as(rows, before))
+        after, changed, count = before, list[DocumentVersion](), 0
+        for server, some in each.items():
+            current = of_server(server, opened) if server else opened
+            versions = VersionChanges(before.of_server(server), _renamed(current), self._all_of(server), self._policy)
+            for row in some:
+                versions.take(row._replace(server=None))
+            after = after.with_server(server, versions.progress)
+            changed += [replace(each, key=server_key(server, each.key)) for each in versions.changed.values()]
+            count += versions.event_count
+        return after, changed, count
+
+    def _all_of(self, server: str) -> Callable[[str], OpenVersions]:
+        """Return a function that reads the valid versions of the server's documents, by `_id` alone; see
+        `VersionChanges`."""
+        if not server:
+            return partial(self.table.current, None)
+        return lambda before: _renamed(of_server(server, self.table.current(None, before)))
+
+
+def _opened(path: str | Path, typed: TypedOptions | None, table: str, using: str) -> VersionTable:
+    if "." not in table:
+        return HistoryTable(path, typed)
+    from headrace.spark.session import get_session
+    from headrace.spark.tables.catalog.catalog_table import CatalogHistory
+
+    return CatalogHistory(table, get_session, using)
+
+
+def _renamed(versions: OpenVersions) -> OpenVersions:
+    """Return the versions, each with the key that it has in this dict."""
+    return {key: version if version.key == key else replace(version, key=key) for key, version in versions.items()}

@@ -25,8 +25,7 @@ from headrace.durable_files import replace_file
 from headrace.spark.rows.events import SERVER, SNAPSHOT_BEGIN, Row
 from headrace.spark.session.active_batches import ACTIVE
 from headrace.spark.sinks.contract import BatchReport, FrameSink, MicroBatch, Sink, take_rows
-from headrace.spark.sinks.history_sink import HistorySink
-from headrace.spark.sinks.mirror_sink import MirrorSink
+from headrace.spark.sinks.folding_sink import HistorySink, MirrorSink
 from headrace.spark.sinks.mongodb_sink import PerCollectionSink
 from headrace.spark.tables.progress import Progress, Sieve
 

@@ -27,7 +27,7 @@ from headrace.spark.mongodb.mongodb_stream import client_of
 from headrace.spark.rows.events import INVALIDATING, Row
 from headrace.spark.rows.extjson import loads
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
-from headrace.spark.sinks.mirror_sink import MirrorSink
+from headrace.spark.sinks.folding_sink import MirrorSink
 from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror
 from headrace.spark.tables.position import CollectionGone, TableOwner, TablePosition, check_owner, checked_policy

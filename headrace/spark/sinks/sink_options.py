@@ -148,14 +148,14 @@ _USING: Final = ("delta", "iceberg")
 """The formats in which a table of a catalog is created."""
 KINDS: Final[dict[str, SinkKind]] = {
     "changes": SinkKind("log_sink:changes_sink", Changes, "path", folds=False),
-    "documents": SinkKind("documents_sink:documents_sink", Documents, "path", folds=False, takes="documents"),
-    "history": SinkKind("history_sink:HistorySink", History, "path"),
+    "documents": SinkKind("log_sink:documents_sink", Documents, "path", folds=False, takes="documents"),
+    "history": SinkKind("folding_sink:HistorySink", History, "path"),
     "kafka": SinkKind("kafka_sink:kafka_sink", Kafka, "topic", folds=False),
-    "mirror": SinkKind("mirror_sink:mirror_sink", MirrorKeys, "path"),
+    "mirror": SinkKind("folding_sink:mirror_sink", MirrorKeys, "path"),
     "mongodb": SinkKind("mongodb_sink:mongodb_sink", MongoDB, "uri"),
     "own": SinkKind("", Own, "factory", folds=False, takes="both"),
     "parquet": SinkKind("log_sink:parquet_sink", Parquet, "path", folds=False),
-    "sql": SinkKind("mirror_sink:sql_sink", Sql, "uri"),
+    "sql": SinkKind("folding_sink:sql_sink", Sql, "uri"),
 }
 _NOT_PASSED: Final = TYPED_OPTIONS | {"omit"}
 """Options that are not passed to the maker."""
@@ -325,7 +325,7 @@ def _upkeep(sink: SinkOptions, given: Any, place: Place) -> UpkeepOptions | None
 def _check_kafka(options: dict[str, Any], folder: Path, place: Place) -> None:
     """Check options of Kafka; write the brokers as text and the resolved path of the position into them. Raise
     SinkError."""
-    from headrace.spark.sinks.kafka_options import kafka_options
+    from headrace.spark.sinks.kafka_sink import kafka_options
 
     try:
         options["servers"] = kafka_options(options).servers

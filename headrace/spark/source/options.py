@@ -16,9 +16,13 @@ from headrace.clock import SystemClock
 from headrace.errors import CommandError
 from headrace.spark.errors import OptionError, nearest, shown
 from headrace.spark.masks.mask import parse_mask
-from headrace.spark.mongodb.collection_selection import parse_selection
+from headrace.spark.mongodb.collection_selection import (
+    NameNotPossible,
+    check_collection_name,
+    check_database_name,
+    parse_selection,
+)
 from headrace.spark.mongodb.connection_strings import referred, resolved
-from headrace.spark.mongodb.namespace_names import NameNotPossible, check_collection_name, check_database_name
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.pipelines.refusals import StageRefused
 from headrace.spark.rows.events import REST, SCHEMA, SERVER, TYPED_COLUMNS

@@ -17,8 +17,7 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.tokens import Token
 from headrace.spark.timetravel import past_from_archive, past_from_images
-from headrace.spark.timetravel.archive import read_events
-from headrace.spark.timetravel.archive_table import ArchivedSnapshot
+from headrace.spark.timetravel.archive import ArchivedSnapshot, read_events
 from headrace.spark.timetravel.past_from_images import PastUnknown
 from headrace.spark.timetravel.snapshot import Snapshot
 from headrace.values.arrow import EventRow

@@ -36,8 +36,7 @@ from headrace.spark.stream.collections_offset import SnapshotPiece
 from headrace.spark.stream.collections_partitions import SnapshotPieces
 from headrace.spark.stream.partitions import ArchivedPartition, EventRange, ReplacementSnapshot
 from headrace.spark.stream.read_ahead import ReadAhead, read_ahead
-from headrace.spark.timetravel.archive import Archive, has_events, resolve
-from headrace.spark.timetravel.archive_table import ArchiveContents, ArchivedSnapshot
+from headrace.spark.timetravel.archive import Archive, ArchiveContents, ArchivedSnapshot, has_events, resolve
 from headrace.spark.timetravel.past_from_archive import base_at
 from headrace.spark.timetravel.past_from_images import PastUnknown
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot

@@ -23,6 +23,7 @@ from headrace.spark.tables.delta_files import (
     FileWriter,
     OpenDeltaTable,
     StoredFile,
+    WrittenFile,
     byte_count,
     commit_properties,
     is_plain,
@@ -32,10 +33,9 @@ from headrace.spark.tables.delta_files import (
     stored_files,
 )
 from headrace.spark.tables.document_codec import DocumentCodec, EncodedRows
-from headrace.spark.tables.document_files import DocumentFile, DocumentFiles
+from headrace.spark.tables.document_files import DocumentFile, DocumentFiles, Slots
 from headrace.spark.tables.mirror_table import key_texts
 from headrace.spark.tables.position import STATE_KEY, NotAMirror, TablePosition
-from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.tables.typed.table_schema import (
     SchemaChange,
@@ -44,7 +44,6 @@ from headrace.spark.tables.typed.table_schema import (
     change_of,
     commit_metadata,
 )
-from headrace.spark.tables.written_file import WrittenFile
 
 Position = TypeVar("Position", bound=TablePosition)
 Reshape = Callable[[pa.Table], pa.Table]

@@ -20,11 +20,10 @@ from deltalake import CommitProperties, DeltaTable
 from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.delta_files import StoredFile, note, stored_files
 from headrace.spark.tables.document_codec import DocumentCodec, TypedCodec
-from headrace.spark.tables.document_files import DocumentFiles
+from headrace.spark.tables.document_files import BUCKET, DocumentFiles, Slots
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import keys_condition, schema, stored_rows_of, upserted
 from headrace.spark.tables.position import NotAMirror
-from headrace.spark.tables.slots import BUCKET, Slots
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.typed.table_schema import SchemaChange, TypedOptions
 

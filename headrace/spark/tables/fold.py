@@ -39,8 +39,7 @@ from headrace.spark.rows.events import (
     SNAPSHOT_END,
     Row,
 )
-from headrace.spark.rows.extjson import dumps, loads
-from headrace.spark.rows.json_documents import JsonDocument, with_fields
+from headrace.spark.rows.extjson import JsonDocument, dumps, loads, with_fields
 from headrace.spark.rows.key_identity import (
     key_identity,
     of_server,

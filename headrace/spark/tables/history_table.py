@@ -28,10 +28,9 @@ from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.delta_files import StoredFile, note, stored_files
 from headrace.spark.tables.document_codec import DocumentCodec, TypedCodec
-from headrace.spark.tables.document_files import DocumentFiles
+from headrace.spark.tables.document_files import DocumentFiles, Slots
 from headrace.spark.tables.mirror_table import keys_condition
 from headrace.spark.tables.progress import Progress
-from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.typed.table_schema import SchemaChange, TypedOptions
 from headrace.spark.tables.versions import DocumentVersion

@@ -26,8 +26,7 @@ from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.rows.not_held import NOT_HELD, NotHeld, held_or_marked, reason_of
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.fold import MirrorDiverged, MirrorRow, MirrorState, fold, key_of, keys_to_read
-from headrace.spark.timetravel.archive import Archive, has_events, read_events
-from headrace.spark.timetravel.archive_table import ArchivedSnapshot
+from headrace.spark.timetravel.archive import Archive, ArchivedSnapshot, has_events, read_events
 from headrace.spark.timetravel.past_from_images import PastUnknown
 from headrace.spark.timetravel.snapshot import Snapshot
 from headrace.values.arrow import EventRow

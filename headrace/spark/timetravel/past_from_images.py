@@ -15,8 +15,7 @@ from typing import Any
 
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.rows.tokens import Token
-from headrace.spark.timetravel.find_at_time import StoredDocument
-from headrace.spark.timetravel.snapshot import Snapshot
+from headrace.spark.timetravel.snapshot import Snapshot, StoredDocument
 from headrace.values.arrow import EventRow
 from headrace.values.bson import find_element
 from headrace.values.keystring import encode_value

@@ -21,9 +21,8 @@ from headrace.spark.jobs.runner import reset_job
 from headrace.spark.jobs.start_checks import begin, check_job, problems
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, Row
 from headrace.spark.sinks.contract import Sink
+from headrace.spark.sinks.folding_sink import HistorySink, mirror_sink, sql_sink
 from headrace.spark.sinks.foreach_batch import NoBeginning, for_each_batch
-from headrace.spark.sinks.history_sink import HistorySink
-from headrace.spark.sinks.mirror_sink import mirror_sink, sql_sink
 from headrace.spark.sinks.mongodb_sink import mongodb_sink
 from headrace.spark.tables.position import NotOurTable
 from tests.spark.jobs.test_start_checks import SINKS, insert, job_of, ran

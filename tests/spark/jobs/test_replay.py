@@ -16,7 +16,7 @@ from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.sinks.file_values import FileError
-from headrace.spark.sinks.mirror_sink import mirror_sink
+from headrace.spark.sinks.folding_sink import mirror_sink
 from headrace.spark.sinks.sink_options import SinkError
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.refused_rows import RowRefused

@@ -8,8 +8,7 @@ import pytest
 from bson import Binary, Decimal128, Int64, MaxKey, ObjectId, Timestamp
 
 from headrace.query.diff import apply_diff
-from headrace.spark.rows.extjson import dumps
-from headrace.spark.rows.json_documents import JsonDocument, with_fields
+from headrace.spark.rows.extjson import JsonDocument, dumps, with_fields
 
 DOCUMENT: dict[str, Any] = {
     "_id": 1, "text": 'quoted "ü" \\ \x01 \u2028', "long": Int64(1 << 40), "double": -0.0,

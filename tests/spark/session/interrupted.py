@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.spark.sinks.contract import BatchReport
+from headrace.spark.sinks.folding_sink import mirror_sink
 from headrace.spark.sinks.foreach_batch import for_each_batch
-from headrace.spark.sinks.mirror_sink import mirror_sink
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,7 @@ import headrace
 from headrace.spark.jobs.job_file import read_job
 from headrace.spark.jobs.run_reports import read_state
 from headrace.spark.session import interrupts
-from headrace.spark.sinks.mirror_sink import mirror_sink
+from headrace.spark.sinks.folding_sink import mirror_sink
 
 PROGRAM = Path(__file__).with_name("interrupted.py")
 JOB = """

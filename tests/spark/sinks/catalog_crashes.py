@@ -20,9 +20,8 @@ from pyspark.sql import SparkSession
 from headrace.spark.rows.events import SCHEMA, Row
 from headrace.spark.session import get_session
 from headrace.spark.sinks.contract import MicroBatch
-from headrace.spark.sinks.history_sink import HistorySink
+from headrace.spark.sinks.folding_sink import HistorySink, mirror_sink
 from headrace.spark.sinks.log_sink import changes_sink
-from headrace.spark.sinks.mirror_sink import mirror_sink
 from headrace.spark.tables.catalog.catalog_table import HISTORY_COLUMNS, MIRROR_COLUMNS, CatalogTable
 from headrace.spark.upkeep.delta_upkeep import CatalogUpkeep, UpkeepOptions
 from tests.spark.sinks.test_collections_sink import batch as rows_of_batch

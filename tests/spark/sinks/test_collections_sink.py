@@ -14,9 +14,8 @@ from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.collections_sink import CollectionsSink, rows_by_collection
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink
-from headrace.spark.sinks.history_sink import HistorySink
+from headrace.spark.sinks.folding_sink import HistorySink, mirror_sink
 from headrace.spark.sinks.log_sink import changes_sink
-from headrace.spark.sinks.mirror_sink import mirror_sink
 from headrace.spark.tables.mirror_table import stored_rows
 from headrace.spark.tables.position import CollectionGone, NotOurTable, TableOwner
 

@@ -15,8 +15,7 @@ from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.sinks.dead_letter_sink import DeadLetterSink
-from headrace.spark.sinks.history_sink import HistorySink
-from headrace.spark.sinks.mirror_sink import mirror_sink
+from headrace.spark.sinks.folding_sink import HistorySink, mirror_sink
 from headrace.spark.tables.dead_letters import REFUSED, DeadLetters, DeadLettersFull
 from headrace.spark.tables.fold import MirrorDiverged
 from headrace.spark.tables.progress import Progress

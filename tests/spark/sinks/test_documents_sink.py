@@ -18,7 +18,7 @@ from headrace.spark.jobs.runner import reset_job, run_job
 from headrace.spark.jobs.status import job_status, lines_of
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.sinks.contract import MicroBatch
-from headrace.spark.sinks.documents_sink import DocumentsSink, documents_sink
+from headrace.spark.sinks.log_sink import DocumentsSink, documents_sink
 from headrace.values import bson
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from headrace.spark.jobs.sink_states import ServerUnreachable
 from headrace.spark.jobs.start_checks import check_job
 from headrace.spark.rows.extjson import loads
 from headrace.spark.sinks.file_values import FileError
-from headrace.spark.sinks.kafka_options import KafkaOptions, kafka_options, unreachable
-from headrace.spark.sinks.kafka_sink import batch_of, records
+from headrace.spark.sinks.kafka_sink import KafkaOptions, batch_of, kafka_options, records, unreachable
 from headrace.spark.sinks.sink_options import SinkError, parse_sink
 from tests.spark.support.generated_changes import generated_changes, table_of
 

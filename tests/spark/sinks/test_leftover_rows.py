@@ -12,7 +12,7 @@ from pymongo.database import Database
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import MicroBatch
-from headrace.spark.sinks.mirror_sink import sql_sink
+from headrace.spark.sinks.folding_sink import sql_sink
 from headrace.spark.sinks.mongodb_sink import mongodb_sink
 from tests.spark.sinks.test_server_sinks import of_servers
 from tests.spark.sinks.test_servers_folded import KINDS, opened

@@ -27,7 +27,7 @@ from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, R
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.dead_letter_sink import DeadLetterSink
-from headrace.spark.sinks.mirror_sink import MirrorSink
+from headrace.spark.sinks.folding_sink import MirrorSink
 from headrace.spark.tables.dead_letters import REFUSED, DeadLetters, DeadLettersFull
 from headrace.spark.tables.mongodb import mongodb_mirror
 from headrace.spark.tables.mongodb.mongodb_mirror import CommitRefused, MongoMirror, only_reading, write_all

@@ -25,11 +25,9 @@ from headrace import limits
 from headrace.spark.columns.infer import ColumnRules
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_END, Row
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink
-from headrace.spark.sinks.folding_sink import FoldingSink
+from headrace.spark.sinks.folding_sink import FoldingSink, HistorySink, mirror_sink
 from headrace.spark.sinks.foreach_batch import OnceSink
-from headrace.spark.sinks.history_sink import HistorySink
 from headrace.spark.sinks.log_sink import LogSink, changes_sink, parquet_sink
-from headrace.spark.sinks.mirror_sink import mirror_sink
 from headrace.spark.sinks.mongodb_sink import mongodb_sink
 from headrace.spark.tables.delta_files import FileWriter
 from headrace.spark.tables.history_table import at

@@ -21,13 +21,11 @@ from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks import folding_sink
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.fold_tasks import FoldTask, is_cluster
-from headrace.spark.sinks.folding_sink import FoldingSink
-from headrace.spark.sinks.history_sink import HistorySink
-from headrace.spark.sinks.mirror_sink import MirrorSink, mirror_sink
+from headrace.spark.sinks.folding_sink import FoldingSink, HistorySink, MirrorSink, mirror_sink
 from headrace.spark.sinks.sink_options import parse_sink
+from headrace.spark.tables.document_files import Slots
 from headrace.spark.tables.fold import MirrorDiverged
 from headrace.spark.tables.history_table import HistoryTable
-from headrace.spark.tables.slots import Slots
 from headrace.spark.tables.staged_files import staged_prefix
 from headrace.spark.tables.typed.table_schema import TypedOptions, parse_partition
 from tests.spark.support.generated_changes import GeneratedChanges, table_of, token_at

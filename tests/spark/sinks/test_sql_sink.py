@@ -17,7 +17,7 @@ from headrace.spark.errors import OptionError, error_line
 from headrace.spark.jobs.job_file import JobError, parse_job
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.file_values import FileError
-from headrace.spark.sinks.mirror_sink import MirrorSink, sql_sink
+from headrace.spark.sinks.folding_sink import MirrorSink, sql_sink
 from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.tables.fold import fold
 from headrace.spark.tables.mirror_table import TableGone

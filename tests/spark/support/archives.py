@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 import headrace
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
-from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
+from headrace.spark.mongodb.source_options import stream_fingerprint
 from headrace.spark.rows import events
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.contract import MicroBatch

@@ -9,8 +9,8 @@ import pytest
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.sinks.contract import MicroBatch
-from headrace.spark.tables.batch_stats import batch_stats, merged_stats, progress_after, without_seen_events
 from headrace.spark.tables.progress import Progress, Sieve
+from headrace.spark.tables.staged_files import batch_stats, merged_stats, progress_after, without_seen_events
 from tests.spark.support.generated_changes import BEGAN, generated_changes, table_of, token_at
 
 KINDS = ("insert", "update", "drop", None, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END)

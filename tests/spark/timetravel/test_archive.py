@@ -20,8 +20,7 @@ from headrace.spark.sinks.log_sink import changes_sink
 from headrace.spark.source.options import parse_options
 from headrace.spark.stream.server_stream import Offset
 from headrace.spark.timetravel import archive as archive_module
-from headrace.spark.timetravel.archive import Archive
-from headrace.spark.timetravel.archive_table import ArchiveUnfit
+from headrace.spark.timetravel.archive import Archive, ArchiveUnfit
 from tests.spark.support.archives import ArchivedServer, Row, advance, batches, run, tokens
 
 pytestmark = pytest.mark.process

@@ -20,7 +20,7 @@ from headrace.spark.rows.extjson import dumps
 from headrace.spark.rows.not_held import NotHeld, reason_of
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.options import parse_options
-from headrace.spark.timetravel.archive_table import WINDOW_ROWS, ArchiveUnfit
+from headrace.spark.timetravel.archive import WINDOW_ROWS, ArchiveUnfit
 from headrace.spark.timetravel.past_from_archive import _NAMES, _rows, base_at, documents_at
 from headrace.spark.timetravel.past_from_images import PastUnknown
 from headrace.values.bson import decode, encode
@@ -75,7 +75,7 @@ def states_of(archived: ArchivedServer, seed: int) -> States:
 def test_every_state_since_the_snapshot_is_read_without_images(
     archived: ArchivedServer, seed: int, partitions: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.spark.timetravel.archive_table.WINDOW_ROWS", 5)
+    monkeypatch.setattr("headrace.spark.timetravel.archive.WINDOW_ROWS", 5)
     archived.write(random.Random(seed + 10), 9)
     archived.begin(startingPosition="snapshot")
     archived.collection.insert_one({"_id": "first"})

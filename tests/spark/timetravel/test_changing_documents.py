@@ -25,8 +25,7 @@ from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.rows.tokens import Token
 from headrace.spark.timetravel import snapshot as snapshots
-from headrace.spark.timetravel.find_at_time import TimedDocuments, find_at
-from headrace.spark.timetravel.snapshot import Chunk, Snapshot, SnapshotUnsettled
+from headrace.spark.timetravel.snapshot import Chunk, Snapshot, SnapshotUnsettled, TimedDocuments, find_at
 from headrace.values.bson import OPTIONS
 
 Document = dict[str, Any]

@@ -16,14 +16,13 @@ from headrace import limits
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import MicroBatch, Sink
-from headrace.spark.sinks.history_sink import HistorySink
+from headrace.spark.sinks.folding_sink import HistorySink, mirror_sink
 from headrace.spark.sinks.log_sink import changes_sink
-from headrace.spark.sinks.mirror_sink import mirror_sink
 from headrace.spark.tables.event_log import DeltaLog
 from headrace.spark.tables.history_table import HistoryTable
 from headrace.spark.tables.table_location import TableLocation, location_of
 from headrace.spark.tables.typed.table_schema import TypedOptions, parse_partition
-from headrace.spark.timetravel.archive_table import ArchiveTable
+from headrace.spark.timetravel.archive import ArchiveTable
 from headrace.spark.upkeep.delta_upkeep import DeltaUpkeep, UpkeepOptions
 from tests.spark.support.crashes import Crash, crashing
 from tests.spark.support.generated_changes import (
