@@ -303,7 +303,7 @@ def _problems(job: Job) -> Iterator[tuple[str, Place]]:
 def _folding_problems(job: Job, kinds: str) -> Iterator[tuple[str, Place]]:
     """Yield why the sinks `kinds` cannot fold the source's events into documents, and where that is in the file."""
     options = job.options
-    if options.others and (refused := [each.kind for each in job.sinks if each.folds and not each.of_several_servers]):
+    if options.others and (refused := [each.kind for each in job.sinks if each.folds and not each.is_table]):
         problem = (
             f"{', '.join(refused)}: such a sink follows a collection of one server; take mirror or history, whose rows "
             "name their server"

@@ -2,9 +2,9 @@
 
 Every job has one. It can also give these metrics to any other query of the source:
 
-    figures = Figures("orders")
-    spark.streams.addListener(MetricsListener(figures, source=options))
-    with serve(figures, ("127.0.0.1", 9464)):
+    metrics = JobMetrics("orders")
+    spark.streams.addListener(MetricsListener(metrics, source=options))
+    with serve(metrics, ("127.0.0.1", 9464)):
         ...
 
 A batch of several collections may have events beside documents of a snapshot. If `snapshot_counted` is applied to the

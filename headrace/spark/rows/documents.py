@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from headrace.spark.rows.events import REST, SERVER, TYPED_COLUMNS, arrow_schema
+from headrace.spark.rows.events import REST, TYPED_COLUMNS, arrow_schema
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.rows.layouts import KnownLayouts, LayoutMatch, Numbers
 from headrace.spark.rows.layouts import texts as layout_texts
@@ -28,30 +28,28 @@ from headrace.values.bson import MISSING
 
 
 class Shaper:
-    """Converts batches of BSON columns to a Spark schema; with `together=False`, all documents one by one."""
+    """Converts batches of BSON columns to a Spark schema."""
 
-    def __init__(self, schema: StructType, *, together: bool = True) -> None:
+    def __init__(self, schema: StructType) -> None:
         self.schema: pa.Schema = arrow_schema(schema)
-        names = [name if name in COLUMNS or name == SERVER else name.removesuffix(REST) for name in self.schema.names]
+        names = [name.removesuffix(REST) for name in self.schema.names]
         self.columns = tuple(name for name in COLUMNS if name in names)
         """The BSON columns that the schema needs, in the order of COLUMNS."""
         self._typed = {
-            field.name: TypedColumns(field.dataType, self.schema.field(field.name).type, together=together)
+            field.name: TypedColumns(field.dataType, self.schema.field(field.name).type)
             for field in schema.fields
             if field.name in TYPED_COLUMNS and isinstance(field.dataType, StructType)
         }
-        self._texts = {name: TextColumn(together=together) for name in names}
+        self._texts = {name: TextColumn() for name in names}
 
-    def shape(self, batch: pa.RecordBatch, server: str = "") -> pa.RecordBatch:
-        """Return the batch in Spark's schema. If the batch lacks the column `server`, `server` is its value."""
+    def shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch in Spark's schema."""
         typed: dict[str, list[pa.Array]] = {}
-        arrays = [self._array(field, batch, typed, server) for field in self.schema]
+        arrays = [self._array(field, batch, typed) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _array(self, field: pa.Field, batch: pa.RecordBatch, typed: dict[str, list[pa.Array]], server: str) -> pa.Array:
+    def _array(self, field: pa.Field, batch: pa.RecordBatch, typed: dict[str, list[pa.Array]]) -> pa.Array:
         name = field.name
-        if name == SERVER and name not in batch.schema.names:
-            return pa.array([server] * batch.num_rows, type=field.type)
         document = name.removesuffix(REST)
         if document in self._typed:
             if document not in typed:
@@ -66,28 +64,27 @@ class Shaper:
 class TextColumn:
     """Converts a column of BSON documents to Extended JSON; layouts are remembered between batches."""
 
-    def __init__(self, *, together: bool = True) -> None:
-        self._known = KnownLayouts() if together else None
+    def __init__(self) -> None:
+        self._known = KnownLayouts()
 
     def __call__(self, column: pa.Array) -> pa.Array:
-        (texts,) = [_texts(column)] if self._known is None else self._known.columns(column, _fast_texts, _exact_texts)
+        (texts,) = self._known.columns(column, _fast_texts, exact_texts)
         return texts
 
 
 class TypedColumns:
     """Converts a column of BSON documents to a struct and the Extended JSON of the rest; remembers layouts."""
 
-    def __init__(self, struct: StructType, arrow: pa.DataType, *, together: bool = True) -> None:
+    def __init__(self, struct: StructType, arrow: pa.DataType) -> None:
         self._fit, self._arrow = fit_struct(struct), arrow
         self._struct = StructColumns(struct, arrow)
-        self._known = KnownLayouts() if together else None
+        self._known = KnownLayouts()
 
     def __call__(self, column: pa.Array) -> list[pa.Array]:
-        if self._known is None:
-            return self._exact(column)
-        return self._known.columns(column, self._struct.columns, self._exact)
+        return self._known.columns(column, self._struct.columns, self.exact)
 
-    def _exact(self, column: pa.Array) -> list[pa.Array]:
+    def exact(self, column: pa.Array) -> list[pa.Array]:
+        """Convert the documents one by one."""
         held: list[Any] = []
         rest: list[str | None] = []
         for data in column.to_pylist():
@@ -97,14 +94,10 @@ class TypedColumns:
         return [pa.array(held, self._arrow), pa.array(rest, pa.string())]
 
 
-def _texts(column: pa.Array) -> pa.Array:
-    return pa.array(
-        [None if data is None else dumps(held_or_marked(data)) for data in column.to_pylist()], type=pa.string()
-    )
-
-
-def _exact_texts(column: pa.Array) -> list[pa.Array]:
-    return [_texts(column)]
+def exact_texts(column: pa.Array) -> list[pa.Array]:
+    """Return the Extended JSON of a column of documents, converted one by one."""
+    texts = [None if data is None else dumps(held_or_marked(data)) for data in column.to_pylist()]
+    return [pa.array(texts, pa.string())]
 
 
 def _fast_texts(match: LayoutMatch) -> tuple[Numbers, list[pa.Array]]:

@@ -183,11 +183,6 @@ class SinkOptions:
         return KINDS[self.kind].takes
 
     @property
-    def of_several_servers(self) -> bool:
-        """Whether the sink's table can have rows of several servers."""
-        return self.kind in _PER_COLLECTION
-
-    @property
     def has_policy(self) -> bool:
         """Whether the sink has the option `policy`: what to do when the collection is dropped."""
         return "policy" in KINDS[self.kind].options
@@ -223,7 +218,8 @@ class SinkOptions:
 
     @property
     def is_table(self) -> bool:
-        """Whether the sink writes a table of events or documents, not a topic, a server or a database."""
+        """Whether the sink writes a table of events or documents, which can have rows of several servers and
+        collections."""
         return self.kind in _PER_COLLECTION
 
     @property

@@ -18,7 +18,7 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
 from headrace.spark.rows import layouts
-from headrace.spark.rows.documents import TextColumn, TypedColumns
+from headrace.spark.rows.documents import TextColumn, TypedColumns, exact_texts
 from headrace.spark.rows.layouts import BsonColumn, DocumentLayout, KnownLayouts, LayoutMatch, Numbers, layout_of
 from headrace.values.bson import encode
 
@@ -123,7 +123,7 @@ def same(one: pa.Array, other: pa.Array) -> bool:
 @many
 @given(columns())
 def test_texts_converted_together_equal_those_converted_one_by_one(column: pa.Array) -> None:
-    assert TextColumn()(column).equals(TextColumn(together=False)(column))
+    assert TextColumn()(column).equals(exact_texts(column)[0])
 
 
 @pytest.mark.process
@@ -131,7 +131,7 @@ def test_texts_converted_together_equal_those_converted_one_by_one(column: pa.Ar
 @example(pa.array([encode({"d": DatetimeMS(-62_135_596_800_001)})]))
 @given(columns())
 def test_typed_columns_converted_together_equal_those_converted_one_by_one(column: pa.Array) -> None:
-    together, alone = TypedColumns(SCHEMA, ARROW)(column), TypedColumns(SCHEMA, ARROW, together=False)(column)
+    together, alone = TypedColumns(SCHEMA, ARROW)(column), TypedColumns(SCHEMA, ARROW).exact(column)
     assert same(together[0], alone[0])
     assert together[1].equals(alone[1])
 
@@ -140,7 +140,7 @@ def test_documents_that_fit_their_columns_are_not_decoded(monkeypatch: pytest.Mo
     document = {"a": 1, "b": "t", "c": 0.5, "d": DatetimeMS(5), "h": True, "l": {"a": "x", "z": [1, "2"]}, "new": "n"}
     column = pa.array([encode(document | {"a": number}) for number in range(ROWS_MIN)])
     typed = TypedColumns(SCHEMA, ARROW)
-    monkeypatch.setattr(typed, "_exact", None)
+    monkeypatch.setattr(typed, "exact", None)
     held, rest = typed(column)
     assert held[7].as_py()["a"] == 7 and held[7].as_py()["l"]["a"] == "x"
     assert rest[7].as_py() == '{"l":{"z":[{"$numberInt":"1"},"2"]},"new":"n"}'
@@ -152,10 +152,10 @@ def texts_of(column: pa.Array) -> tuple[pa.Array, int]:
 
     def exact(rows: pa.Array) -> list[pa.Array]:
         asked.append(len(rows))
-        return [TextColumn(together=False)(rows)]
+        return exact_texts(rows)
 
     def fast(match: LayoutMatch) -> tuple[Numbers, list[pa.Array]]:
-        return match.rows, [TextColumn(together=False)(column.take(pa.array(match.rows)))]
+        return match.rows, exact_texts(column.take(pa.array(match.rows)))
 
     (texts,) = KnownLayouts().columns(column, fast, exact)
     return texts, sum(asked)
@@ -165,7 +165,7 @@ def test_rows_of_many_layouts_come_back_in_their_order() -> None:
     documents = [{"n": number, f"f{number % 3}": number % 2 or None} for number in range(300)] + [{"x": 1}]
     column = pa.array([encode(each) for each in documents])
     texts, asked = texts_of(column)
-    assert texts.equals(TextColumn(together=False)(column))
+    assert texts.equals(exact_texts(column)[0])
     assert asked == 1
 
 
@@ -192,7 +192,7 @@ def raw(*elements: bytes) -> bytes:
 def test_a_document_that_no_layout_describes_is_decoded(document: bytes) -> None:
     assert layout_of(document) is None
     column = pa.array([document] * 40)
-    assert TextColumn()(column).equals(TextColumn(together=False)(column))
+    assert TextColumn()(column).equals(exact_texts(column)[0])
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_document_that_no_layout_describes_is_decoded(document: bytes) -> None
 )
 def test_malformed_documents_are_the_decoders_error(document: bytes) -> None:
     column = pa.array([encode({"a": "x"})] * 40 + [document] * 40)
-    for converter in (TextColumn(together=False), TextColumn(), TypedColumns(SCHEMA, ARROW)):
+    for converter in (exact_texts, TextColumn(), TypedColumns(SCHEMA, ARROW)):
         with pytest.raises((bson.InvalidBSON, UnicodeDecodeError)):
             converter(column)
 
