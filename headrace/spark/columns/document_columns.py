@@ -27,11 +27,9 @@ that a schema gains comes last.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
-from struct import Struct
 from typing import Any, Final, Protocol
 from uuid import UUID
 
@@ -48,6 +46,7 @@ from headrace.spark.columns.column_types import (
     StructField,
     StructOf,
 )
+from headrace.spark.rows.exact_numbers import decimals, double, integers, single
 from headrace.values.bson import MISSING
 
 Values = dict[str, Any]
@@ -314,8 +313,6 @@ Stored = tuple[Any, str]
 """A column's value, or MISSING, and the note with its BSON type."""
 
 _BITS: Final = {"bigint": 64, "int": 32, "smallint": 16, "tinyint": 8}
-DOUBLE_EXACT: Final = 1 << 53
-_FLOAT: Final = Struct("<f")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 DATE_MS_MIN: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MILLISECOND
@@ -359,9 +356,9 @@ def storing(kind: LeafType) -> Callable[[Any], Any]:
     """Return the function from a value to its stored form; it returns MISSING if the value does not fit."""
     stored = kind.stored
     if stored.name in _BITS:
-        return _integers(1 << (_BITS[stored.name] - 1))
+        return integers(_BITS[stored.name])
     if stored.name == "decimal":
-        return _decimals(stored.precision, stored.scale)
+        return decimals(stored.precision, stored.scale, doubles=True)
     if stored.name == "string":
         return _number_or_text if kind.natural.name in NUMBERS else _text
     return _SIMPLE[stored.name]
@@ -388,52 +385,6 @@ def _decimal_of(value: Any, digits: str, stored: Primitive) -> Decimal128:
     return Decimal128(Decimal((int(unscaled < 0), tuple(map(int, str(coefficient))), exponent)))
 
 
-def _integers(beyond: int) -> Callable[[Any], Any]:
-    def store(value: Any) -> Any:
-        return int(value) if type(value) in (int, Int64) and -beyond <= value < beyond else MISSING
-
-    return store
-
-
-def _decimals(precision: int, scale: int) -> Callable[[Any], Any]:
-    def store(value: Any) -> Any:
-        kind = type(value)
-        if kind is Decimal128:
-            number = value.to_decimal()
-        elif kind is int or kind is Int64:
-            number = Decimal(int(value))
-        elif kind is float:
-            number = Decimal(repr(value))
-        else:
-            return MISSING
-        if not number.is_finite() or (number.is_signed() and not number):
-            return MISSING
-        _, digits, exponent = number.as_tuple()
-        fits = exponent >= -scale and len(digits) + exponent <= precision - scale
-        # A zero may have one digit followed by many zeros.
-        return number if fits and exponent <= precision - scale else MISSING
-
-    return store
-
-
-def _double(value: Any) -> Any:
-    if type(value) is float:
-        return value
-    exact = type(value) in (int, Int64) and -DOUBLE_EXACT <= value <= DOUBLE_EXACT
-    return float(value) if exact else MISSING
-
-
-def _float(value: Any) -> Any:
-    number = _double(value)
-    if number is MISSING:
-        return MISSING
-    try:
-        same = math.isnan(number) or _FLOAT.unpack(_FLOAT.pack(number))[0] == number
-    except OverflowError:
-        return MISSING
-    return number if same else MISSING
-
-
 def _text(value: Any) -> Any:
     kind = type(value)
     if kind is str:
@@ -458,8 +409,8 @@ def _timestamp(value: Any) -> Any:
 _SIMPLE: Final[dict[str, Callable[[Any], Any]]] = {
     "binary": lambda value: value if type(value) is bytes else MISSING,
     "boolean": lambda value: value if type(value) is bool else MISSING,
-    "double": _double,
-    "float": _float,
+    "double": double,
+    "float": single,
     "timestamp": _timestamp,
 }
 _RESTORED: Final[dict[str, Callable[[Any], Any]]] = {

@@ -27,11 +27,11 @@ from headrace.spark.columns.column_types import LeafType, StructField, StructOf
 from headrace.spark.columns.document_columns import (
     DATE_MS_MAX,
     DATE_MS_MIN,
-    DOUBLE_EXACT,
     FieldColumns,
     Note,
     field_columns,
 )
+from headrace.spark.rows.exact_numbers import DOUBLE_EXACT
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.values.bson import MISSING
 

@@ -19,22 +19,20 @@ A null goes to the rest, because NULL in a column means that the field is missin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
-from decimal import Decimal
-from struct import Struct
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from bson import Decimal128, Int64, ObjectId
+from bson import ObjectId
 from bson.datetime_ms import DatetimeMS
 from numpy.typing import NDArray
 from pyspark.sql import types as spark
 
 from headrace.spark.errors import OptionError
 from headrace.spark.rows import layouts
+from headrace.spark.rows.exact_numbers import DOUBLE_EXACT, decimals, double, integers, single
 from headrace.spark.rows.layouts import LayoutField, LayoutMatch, Numbers, texts
 from headrace.values.bson import MISSING
 
@@ -48,8 +46,6 @@ INTEGERS: Final[dict[type[spark.DataType], int]] = {
     spark.IntegerType: 32,
     spark.LongType: 64,
 }
-DOUBLE_EXACT: Final = 1 << 53
-_FLOAT = Struct("<f")
 DATE_MS_MAX: Final = 1 << 52
 
 
@@ -87,9 +83,9 @@ def fit_type(kind: spark.DataType, name: str) -> Fit:
     if isinstance(kind, spark.MapType) and isinstance(kind.keyType, spark.StringType):
         return _fit_map(fit_type(kind.valueType, name))
     if isinstance(kind, spark.DecimalType):
-        return _fit_decimal(kind.precision, kind.scale)
+        return _fit_number(decimals(kind.precision, kind.scale, doubles=False))
     if type(kind) in INTEGERS:
-        return _fit_integer(1 << (INTEGERS[type(kind)] - 1))
+        return _fit_number(integers(INTEGERS[type(kind)]))
     simple = _SIMPLE.get(type(kind))
     if simple is None:
         raise OptionError(f"documentSchema: {name!r} is {kind.simpleString()}, which no BSON value is")
@@ -127,49 +123,12 @@ def _fit_items(items: list[Any], fit: Fit) -> list[Any] | None:
     return held
 
 
-def _fit_integer(beyond: int) -> Fit:
+def _fit_number(store: Callable[[Any], Any]) -> Fit:
     def fit(value: Any) -> tuple[Any, Any]:
-        fits = type(value) in (int, Int64) and -beyond <= value < beyond
-        return (int(value), MISSING) if fits else (None, value)
+        held = store(value)
+        return (None, value) if held is MISSING else (held, MISSING)
 
     return fit
-
-
-def _fit_decimal(precision: int, scale: int) -> Fit:
-    def fit(value: Any) -> tuple[Any, Any]:
-        if type(value) is Decimal128:
-            number = value.to_decimal()
-        elif type(value) in (int, Int64):
-            number = Decimal(int(value))
-        else:
-            return None, value
-        if not number.is_finite() or (number.is_signed() and not number):
-            return None, value
-        _, digits, exponent = number.as_tuple()
-        assert isinstance(exponent, int)
-        return (
-            (number, MISSING) if exponent >= -scale and len(digits) + exponent <= precision - scale else (None, value)
-        )
-
-    return fit
-
-
-def _fit_double(value: Any) -> tuple[Any, Any]:
-    if type(value) is float:
-        return value, MISSING
-    exact = type(value) in (int, Int64) and -DOUBLE_EXACT <= value <= DOUBLE_EXACT
-    return (float(value), MISSING) if exact else (None, value)
-
-
-def _fit_float(value: Any) -> tuple[Any, Any]:
-    number, left = _fit_double(value)
-    if left is not MISSING:
-        return None, value
-    try:
-        same = math.isnan(number) or _FLOAT.unpack(_FLOAT.pack(number))[0] == number
-    except OverflowError:
-        same = False
-    return (number, MISSING) if same else (None, value)
 
 
 def _fit_string(value: Any) -> tuple[Any, Any]:
@@ -186,8 +145,8 @@ def _fit_timestamp(value: Any) -> tuple[Any, Any]:
 _SIMPLE: Final[dict[type[spark.DataType], Fit]] = {
     spark.BinaryType: lambda value: (value, MISSING) if type(value) is bytes else (None, value),
     spark.BooleanType: lambda value: (value, MISSING) if type(value) is bool else (None, value),
-    spark.DoubleType: _fit_double,
-    spark.FloatType: _fit_float,
+    spark.DoubleType: _fit_number(double),
+    spark.FloatType: _fit_number(single),
     spark.StringType: _fit_string,
     spark.TimestampType: _fit_timestamp,
 }
