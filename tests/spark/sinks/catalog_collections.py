@@ -1,9 +1,9 @@
-"""Tables of Spark's catalogs for each of several collections, made by the sinks: run as a program.
+"""Tables of Spark's catalogs for each of several collections, made by the sinks: for `catalog_programs`.
 
-    python -m tests.spark.sinks.catalog_collections delta|iceberg PACKAGE IVY FOLDER [SINK...]
+    collections [SINK...]
 
 With sinks, their batches are crashed at each step and applied again. Without any a job is run, verified, and refused
-where it must be. It starts a Spark of its own, and ends with status 0 and `right`, or with an error.
+where it must be.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from headrace.spark.sinks.contract import MicroBatch, Sink
 from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.tables.catalog.catalog_table import MIRROR_COLUMNS, CatalogTable, TableMissing
 from headrace.spark.tables.position import NotOurTable
-from tests.spark.sinks.catalog_crashes import CONF, STEPS, contents, in_folder
+from tests.spark.sinks.catalog_crashes import STEPS, contents, in_folder
+from tests.spark.sinks.catalog_session import SETTINGS
 from tests.spark.sinks.test_collections_sink import ALL, batch, insert, row
 from tests.spark.support.crashes import Crash, crashing
 
@@ -97,7 +98,7 @@ def equal(options: Any, references: dict[Namespace, Any]) -> None:
             assert opened.position() == reference.position(), name
 
 
-def job_of(uri: str, kind: str, conf: dict[str, str], folder: Path, *, upkeep: bool = False, **given: Any) -> Job:
+def job_of(uri: str, kind: str, folder: Path, *, upkeep: bool = False, **given: Any) -> Job:
     sinks = [
         {"kind": sink, "table": f"{CATALOGS[kind]}.{{database}}.{sink}_{{collection}}", "using": kind, "upkeep": upkeep}
         for sink in KINDS
@@ -106,7 +107,7 @@ def job_of(uri: str, kind: str, conf: dict[str, str], folder: Path, *, upkeep: b
         "checkpoint": "job",
         "source": {"uri": uri, "database": "shop", "startingPosition": "snapshot"},
         "sink": sinks,
-        "spark": {"conf": conf},
+        "spark": {"conf": SETTINGS},
         "trigger": {"availableNow": True},
     }
     return parse_job(job | given, "job", folder)
@@ -127,7 +128,7 @@ def tables(job: Job) -> list[str]:
     return [each.sink.target.rpartition(".")[2] for each in tables_of(job)]
 
 
-def run_and_refused(kind: str, spark: SparkSession, conf: dict[str, str], folder: Path) -> None:
+def run_and_refused(spark: SparkSession, kind: str, folder: Path) -> None:
     shop = f"{CATALOGS[kind]}.shop"
     spark.sql(f"CREATE NAMESPACE {shop}")
     # One table is the user's, with a property that is theirs, and one is nobody's.
@@ -138,7 +139,7 @@ def run_and_refused(kind: str, spark: SparkSession, conf: dict[str, str], folder
         db = client["shop"]
         for name in ("orders", "fs.files"):
             db[name].insert_many([{"_id": number, "n": 0} for number in range(9)])
-        job = job_of(server.uri, kind, conf, folder)
+        job = job_of(server.uri, kind, folder)
         run(job)
         assert tables(job) == [f"{sink}_{name}" for sink in KINDS for name in ("fs_files", "orders")]
         assert rows(f"{shop}.mirror_fs_files").count() == 9
@@ -153,7 +154,7 @@ def run_and_refused(kind: str, spark: SparkSession, conf: dict[str, str], folder
         lines = list(lines_of(job_status(job)))
         assert any(f"sink changes {shop}.changes_late: batch" in line for line in lines), lines
         assert any("shop.Late: streaming" in line for line in lines), lines
-        reports = upkeep_by_hand(job_of(server.uri, kind, conf, folder, upkeep=True))
+        reports = upkeep_by_hand(job_of(server.uri, kind, folder, upkeep=True))
         assert {report.table for report in reports} >= {f"{shop}.mirror_late"}
         # Its checkpoint lost, a job knows its tables by what was committed to them, those of what is gone, too.
         db["Late"].drop()
@@ -167,8 +168,8 @@ def run_and_refused(kind: str, spark: SparkSession, conf: dict[str, str], folder
             run_job(job, report=lambda _: None)
         db["late"].drop()
         with pytest.raises(NotOurTable, match="filled by another job, job"):
-            run_job(job_of(server.uri, kind, conf, folder, checkpoint="other"), report=lambda _: None)
-        refused(job, server.uri, kind, conf, folder)
+            run_job(job_of(server.uri, kind, folder, checkpoint="other"), report=lambda _: None)
+        refused(job, server.uri, kind, folder)
         spark.sql(f"DROP TABLE {shop}.mirror_orders")
         with pytest.raises(TableGone, match=r"mirror .*shop\.mirror_orders is gone"):
             run_job(job, report=lambda _: None)
@@ -177,27 +178,18 @@ def run_and_refused(kind: str, spark: SparkSession, conf: dict[str, str], folder
             run_job(job, report=lambda _: None)
 
 
-def refused(job: Job, uri: str, kind: str, conf: dict[str, str], folder: Path) -> None:
+def refused(job: Job, uri: str, kind: str, folder: Path) -> None:
     """Without `using` there is no table that is made, and nothing is committed to one."""
     sink = {"kind": "mirror", "table": f"{CATALOGS[kind]}.elsewhere.{{collection}}"}
     with pytest.raises(TableMissing, match=r"there is no table .*elsewhere.*; make it, or set `using`"):
-        run_job(job_of(uri, kind, conf, folder, sink=[sink], checkpoint="refused"), report=lambda _: None)
+        run_job(job_of(uri, kind, folder, sink=[sink], checkpoint="refused"), report=lambda _: None)
 
 
-def main(kind: str, package: str, ivy: str, folder: Path, sinks: list[str]) -> None:
-    conf = {"spark.jars.packages": package, "spark.jars.ivy": ivy} | CONF[kind]
-    conf |= {"spark.sql.catalog.lake.warehouse": str(folder / "lake")} if kind == "iceberg" else {}
-    conf |= {"spark.sql.warehouse.dir": str(folder / "warehouse")}
-    spark = get_session(conf=conf)
+def main(spark: SparkSession, kind: str, folder: Path, sinks: list[str]) -> None:
     # One table after the other, so that a step is the same one each time.
     writers, limits.TABLE_WRITER_COUNT_MAX = limits.TABLE_WRITER_COUNT_MAX, 1
     for sink in sinks:
         crashed(kind, sink, folder)
     limits.TABLE_WRITER_COUNT_MAX = writers
     if not sinks:
-        run_and_refused(kind, spark, conf, folder)
-    print("right")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]), sys.argv[5:])
+        run_and_refused(spark, kind, folder)

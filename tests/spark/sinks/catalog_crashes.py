@@ -1,10 +1,9 @@
-"""Sinks in tables of Spark's catalogs, crashed at each step of a batch and applied again: run as a program.
+"""Sinks in tables of Spark's catalogs, crashed at each step of a batch and applied again: for `catalog_programs`.
 
-    python -m tests.spark.sinks.catalog_crashes delta|iceberg PACKAGE IVY FOLDER SINK...
+    crashes SINK...
 
-It starts a Spark of its own, with the jars of the package, which are downloaded once into the folder IVY. A SINK is
-`mirror`, of one server, or `changes`, `history`, `mirrors`, of two; or `upkeep`, a mirror that goes on behind its
-table's upkeep. It ends with status 0 and `right`, or an error.
+A SINK is `mirror`, of one server, or `changes`, `history`, `mirrors`, of two; or `upkeep`, a mirror that goes on behind
+its table's upkeep.
 """
 
 from __future__ import annotations
@@ -31,20 +30,7 @@ from tests.spark.support.crashes import Crash, crashing
 from tests.spark.support.generated_changes import GeneratedChanges, batches
 
 STEPS = [(CatalogTable, name) for name in ("add_columns", "add_rows", "merge", "overwrite", "store")]
-CONF = {
-    "delta": {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # Else Delta reads its own log in 50 tasks, several times for each statement.
-        "spark.databricks.delta.snapshotPartitions": "1",
-    },
-    "iceberg": {
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.lake.type": "hadoop",
-    },
-}
-NAMESPACES = {"delta": "spark_catalog.default", "iceberg": "lake.shop"}
+NAMESPACES = {"delta": "spark_catalog.default", "iceberg": "lake.crashes"}
 # Of a log of several servers Headrace adds the column itself.
 COLUMNS = {
     "changes": SCHEMA,
@@ -166,18 +152,9 @@ def goes_on(kind: str, folder: Path) -> None:
     assert contents(sink) == contents(reference)
 
 
-def main(kind: str, package: str, ivy: str, folder: Path, sinks: list[str]) -> None:
-    warehouse = {"spark.sql.catalog.lake.warehouse": str(folder / "lake")} if kind == "iceberg" else {}
-    spark = get_session(
-        quick=True, conf={"spark.jars.packages": package, "spark.jars.ivy": ivy} | CONF[kind] | warehouse
-    )
+def main(spark: SparkSession, kind: str, folder: Path, sinks: list[str]) -> None:
     for sink in sinks:
         if sink == "upkeep":
             goes_on(kind, folder)
         else:
             crashed(spark, kind, sink, folder)
-    print("right")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]), sys.argv[5:])

@@ -1,18 +1,13 @@
-"""A job whose sinks are three Iceberg tables, run, verified, and refused where it must be: run as a program.
-
-    python -m tests.spark.sinks.catalog_job PACKAGE IVY FOLDER
-
-It starts a Spark and a server of its own, and ends with status 0 and `right`, or with an error.
-"""
+"""A job whose sinks are three Iceberg tables, run, verified, and refused where it must be: for `catalog_programs`."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
+from pyspark.sql import SparkSession
 
 import headrace
 from headrace.spark.jobs.job_file import Job, parse_job
@@ -21,19 +16,19 @@ from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.runner import reset_job, run_job
 from headrace.spark.jobs.start_checks import TableGone
 from headrace.spark.jobs.status import job_status, lines_of
-from headrace.spark.session import get_session
 from headrace.spark.tables.position import NotOurTable
-from tests.spark.sinks.catalog_crashes import COLUMNS, CONF, NAMESPACES
+from tests.spark.sinks.catalog_crashes import COLUMNS
+from tests.spark.sinks.catalog_session import SETTINGS
 
 KINDS = ("changes", "history", "mirror")
 
 
-def job_of(uri: str, conf: dict[str, str], folder: Path, name: str) -> Job:
+def job_of(uri: str, folder: Path, name: str) -> Job:
     given = {
         "checkpoint": name,
         "source": {"uri": uri, "database": "shop", "collection": "orders", "startingPosition": "snapshot"},
-        "sink": [{"kind": kind, "table": f"{NAMESPACES['iceberg']}.{kind}", "upkeep": True} for kind in KINDS],
-        "spark": {"conf": conf},
+        "sink": [{"kind": kind, "table": f"lake.alone.{kind}", "upkeep": True} for kind in KINDS],
+        "spark": {"conf": SETTINGS},
         "trigger": {"availableNow": True},
     }
     return parse_job(given, name, folder)
@@ -44,13 +39,10 @@ def equal(job: Job) -> None:
     assert [result.equal for result in results] == [True] * 3, results
 
 
-def main(package: str, ivy: str, folder: Path) -> None:
-    conf = {"spark.jars.packages": package, "spark.jars.ivy": ivy} | CONF["iceberg"]
-    conf |= {"spark.sql.catalog.lake.warehouse": str(folder / "lake")}
-    spark = get_session(quick=True, conf=conf)
+def main(spark: SparkSession, kind: str, folder: Path, _: list[str]) -> None:
+    assert kind == "iceberg"
     create = {
-        kind: f"CREATE TABLE {NAMESPACES['iceberg']}.{kind} ({COLUMNS[kind].removeprefix('server STRING NOT NULL, ')}) "
-        "USING iceberg"
+        kind: f"CREATE TABLE lake.alone.{kind} ({COLUMNS[kind].removeprefix('server STRING NOT NULL, ')}) USING iceberg"
         for kind in KINDS
     }
     for statement in create.values():
@@ -58,16 +50,16 @@ def main(package: str, ivy: str, folder: Path) -> None:
     with headrace.Server() as server, MongoClient[dict[str, Any]](server.uri) as client:
         orders = client["shop"]["orders"]
         orders.insert_many([{"_id": number, "n": 0} for number in range(30)])
-        job = job_of(server.uri, conf, folder, "job")
+        job = job_of(server.uri, folder, "job")
         run_job(job, report=lambda _: None)
         equal(job)
         orders.update_many({"_id": {"$lt": 10}}, {"$inc": {"n": 1}})
         orders.delete_many({"_id": {"$gt": 25}})
         run_job(job, report=lambda _: None)
         equal(job)
-        spark.sql("REFRESH TABLE lake.shop.history")  # which this session may have cached
-        assert spark.table("lake.shop.history").where("not `current`").count() == 14
-        assert any("sink changes lake.shop.changes: batch" in line for line in lines_of(job_status(job)))
+        spark.sql("REFRESH TABLE lake.alone.history")  # which this session may have cached
+        assert spark.table("lake.alone.history").where("not `current`").count() == 14
+        assert any("sink changes lake.alone.changes: batch" in line for line in lines_of(job_status(job)))
         # Five commits have five files, which are joined by hand or at a run's end; the job goes on behind that.
         lines: list[str] = []
         joined = [report.compacted_files for report in upkeep_by_hand(job)]
@@ -77,19 +69,14 @@ def main(package: str, ivy: str, folder: Path) -> None:
         equal(job)
         assert any(joined) or any("small files joined" in line for line in lines), (joined, lines)
         with pytest.raises(NotOurTable, match="filled by another job, job"):
-            run_job(job_of(server.uri, conf, folder, "other"), report=lambda _: None)
+            run_job(job_of(server.uri, folder, "other"), report=lambda _: None)
         # A checkpoint that was removed: the tables say that they are of this job, and it begins with a new snapshot.
         reset_job(job)
         orders.insert_one({"_id": 100, "n": 0})
         run_job(job, report=lambda _: None)
         equal(job)
-        assert spark.table("lake.shop.changes").where("operationType = 'snapshotBegin'").count() == 2
-        spark.sql("DROP TABLE lake.shop.history")
+        assert spark.table("lake.alone.changes").where("operationType = 'snapshotBegin'").count() == 2
+        spark.sql("DROP TABLE lake.alone.history")
         spark.sql(create["history"])
-        with pytest.raises(TableGone, match=r"history lake\.shop\.history is gone"):
+        with pytest.raises(TableGone, match=r"history lake\.alone\.history is gone"):
             run_job(job, report=lambda _: None)
-    print("right")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

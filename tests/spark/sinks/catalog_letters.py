@@ -1,13 +1,7 @@
-"""Dead letters of tables in Spark's catalogs, replayed; and tables of two servers, made by the sinks: run as a program.
-
-    python -m tests.spark.sinks.catalog_letters delta|iceberg PACKAGE IVY FOLDER
-
-It starts a Spark and servers of its own, and ends with status 0 and `right`, or with an error.
-"""
+"""Dead letters of tables in Spark's catalogs, replayed, and tables of two servers, made: for `catalog_programs`."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,13 +14,10 @@ from headrace.spark.jobs.job_file import Job, parse_job
 from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.runner import run_job
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.session import get_session
 from tests.spark.sinks.catalog_collections import CATALOGS
-from tests.spark.sinks.catalog_crashes import CONF
+from tests.spark.sinks.catalog_session import SETTINGS
 
 KINDS: Final = ("changes", "history", "mirror")
-SETTINGS: Final[dict[str, str]] = {}
-"""Those of this program's session, which each job names, too."""
 
 
 def job_of(kind: str, name: str, source: dict[str, Any], kinds: tuple[str, ...], folder: Path, **more: Any) -> Job:
@@ -90,16 +81,6 @@ def of_two_servers(spark: SparkSession, kind: str, folder: Path) -> None:
         assert spark.newSession().table(f"{CATALOGS[kind]}.several.mirror_late").count() == 2
 
 
-def main(kind: str, package: str, ivy: str, folder: Path) -> None:
-    SETTINGS.update({"spark.jars.packages": package, "spark.jars.ivy": ivy} | CONF[kind])
-    SETTINGS["spark.sql.warehouse.dir"] = str(folder / "warehouse")
-    if kind == "iceberg":
-        SETTINGS["spark.sql.catalog.lake.warehouse"] = str(folder / "lake")
-    spark = get_session(quick=True, conf=SETTINGS)
+def main(spark: SparkSession, kind: str, folder: Path, _: list[str]) -> None:
     replayed(spark, kind, folder)
     of_two_servers(spark, kind, folder)
-    print("right")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]))

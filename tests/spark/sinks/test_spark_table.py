@@ -2,13 +2,17 @@
 
 The jars must be made for the PySpark that there is. For 4.3 there are none yet: Delta 4.4.0 is made for 4.2, and its
 first MERGE ends with `NoSuchMethodError` of Spark's `LogicalRDD`; Iceberg 1.12.0 is made for 4.1, and ends with
-`IncompatibleClassChangeError` of `SparkView`. So each is tested with the PySpark that it is made for.
+`IncompatibleClassChangeError` of `SparkView`. So each is tested with the PySpark that it is made for, by programs that
+share a process.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,65 +28,118 @@ TESTED: Final = {
     "delta": ("4.2.0", "io.delta:delta-spark_2.13:4.4.0"),
     "iceberg": ("4.1.4", "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"),
 }
+ANSWERS: Final = ("ready", "right", "wrong")
 
 
-def run(kind: str, program: str, before: list[str], folder: Path, *after: str) -> None:
-    """Runs a program of this package with the jars; skips the test where these cannot be had."""
-    pyspark, jars = TESTED[kind]
-    command = [sys.executable, "-m", f"tests.spark.sinks.{program}", *before, jars, str(cache() / "ivy"), str(folder)]
-    environ = environment_with_pyspark(pyspark)
-    done = subprocess.run([*command, *after], check=False, env=environ, cwd=folder, capture_output=True, text=True)
-    if any(text in done.stdout + done.stderr for text in ("unresolved dependency", "download failed")):
-        pytest.skip(f"Maven Central did not give {jars}")
-    assert (done.returncode, done.stdout.split()[-1:]) == (0, ["right"]), done.stderr[-5000:]
+class Programs:
+    """Runs programs of this package (`catalog_programs`) in one process, which has the jars; a new one if it ends."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        self._folder = folder
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, program: str, folder: Path, *words: str) -> None:
+        """Skip the test if the jars cannot be had."""
+        process = self._started()
+        assert process.stdin
+        begin = self._errors.stat().st_size
+        process.stdin.write(json.dumps([program, str(folder), *words]) + "\n")
+        process.stdin.flush()
+        assert self._answer(process) == "right", self._errors.read_bytes()[begin:].decode()[-5000:]
+
+    def stop(self) -> None:
+        """End the process if one was started."""
+        if self._process and self._process.stdin:
+            self._process.stdin.close()
+            self._process.wait()
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process and self._process.poll() is None:
+            return self._process
+        pyspark, jars = TESTED[self.kind]
+        environ = environment_with_pyspark(pyspark)
+        command = [sys.executable, "-m", "tests.spark.sinks.catalog_programs", self.kind, jars, str(cache() / "ivy")]
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        self._errors = folder / "errors"
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                [*command, str(folder)], env=environ, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=errors, text=True,
+            )  # fmt: skip
+        if self._answer(self._process) != "ready":
+            text = self._errors.read_text()
+            if any(each in text for each in ("unresolved dependency", "download failed")):
+                pytest.skip(f"Maven Central did not give {jars}")
+            raise AssertionError(text[-5000:])
+        return self._process
+
+    def _answer(self, process: subprocess.Popen[str]) -> str:
+        """Return what it answers, after what Ivy prints; nothing if it has ended."""
+        assert process.stdout
+        return next((word for line in process.stdout if (word := line.strip()) in ANSWERS), "")
+
+
+@pytest.fixture(scope="module")
+def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    """Those of a format, the parameter."""
+    running = Programs(request.param, tmp_path_factory.mktemp("catalogs"))
+    yield running
+    running.stop()
+
+
+of_each = pytest.mark.parametrize("programs", TESTED, indirect=True)
 
 
 @pytest.mark.network
 @pytest.mark.spark
-@pytest.mark.parametrize("kind", TESTED)
-def test_a_batch_crashed_at_any_step_of_spark_s_commits_ends_as_if_nothing_had_been(kind: str, tmp_path: Path) -> None:
-    """Takes two to three minutes: each of some forty batches is some statements of Spark's."""
-    run(kind, "catalog_crashes", [kind], tmp_path, "mirror", "changes", "history", "mirrors")
-
-
-@pytest.mark.network
-@pytest.mark.spark
-@pytest.mark.parametrize("kind", TESTED)
-def test_a_sink_goes_on_behind_the_upkeep_of_its_table(kind: str, tmp_path: Path) -> None:
-    run(kind, "catalog_crashes", [kind], tmp_path, "upkeep")
-
-
-@pytest.mark.network
-@pytest.mark.spark
-def test_a_job_into_a_catalog_goes_on_and_refuses_what_is_another_s(tmp_path: Path) -> None:
-    """Takes about a minute: five runs of a job with three tables."""
-    run("iceberg", "catalog_job", [], tmp_path)
-
-
-@pytest.mark.network
-@pytest.mark.spark
-@pytest.mark.parametrize(("kind", "sinks"), [("delta", ["changes", "mirror"]), ("iceberg", ["history", "mirror"])])
-def test_tables_of_several_collections_are_made_and_crashed_at_any_step(
-    kind: str, sinks: list[str], tmp_path: Path
+@of_each
+def test_a_batch_crashed_at_any_step_of_spark_s_commits_ends_as_if_nothing_had_been(
+    programs: Programs, tmp_path: Path
 ) -> None:
-    """Takes about two minutes: each of some forty attempts is some statements of Spark's."""
-    run(kind, "catalog_collections", [kind], tmp_path, *sinks)
+    """Takes a minute or two: each of some forty batches is some statements of Spark's."""
+    programs.run("crashes", tmp_path, "mirror", "changes", "history", "mirrors")
 
 
 @pytest.mark.network
 @pytest.mark.spark
-@pytest.mark.parametrize("kind", TESTED)
-def test_a_job_of_several_collections_makes_their_tables_in_a_catalog(kind: str, tmp_path: Path) -> None:
-    """Takes two to three minutes: eight runs of a job with up to eight tables."""
-    run(kind, "catalog_collections", [kind], tmp_path)
+@of_each
+def test_a_sink_goes_on_behind_the_upkeep_of_its_table(programs: Programs, tmp_path: Path) -> None:
+    programs.run("crashes", tmp_path, "upkeep")
 
 
 @pytest.mark.network
 @pytest.mark.spark
-@pytest.mark.parametrize("kind", TESTED)
-def test_dead_letters_are_replayed_into_a_catalog_and_tables_made_for_two_servers(kind: str, tmp_path: Path) -> None:
-    """Takes two to three minutes: seven runs of a job with up to six tables."""
-    run(kind, "catalog_letters", [kind], tmp_path)
+@pytest.mark.parametrize("programs", ["iceberg"], indirect=True)
+def test_a_job_into_a_catalog_goes_on_and_refuses_what_is_another_s(programs: Programs, tmp_path: Path) -> None:
+    """Takes half a minute: ten runs of a job with three tables."""
+    programs.run("job", tmp_path)
+
+
+@pytest.mark.network
+@pytest.mark.spark
+@of_each
+def test_tables_of_several_collections_are_made_and_crashed_at_any_step(programs: Programs, tmp_path: Path) -> None:
+    """Takes half a minute: each of some forty attempts is some statements of Spark's."""
+    programs.run("collections", tmp_path, {"delta": "changes", "iceberg": "history"}[programs.kind], "mirror")
+
+
+@pytest.mark.network
+@pytest.mark.spark
+@of_each
+def test_a_job_of_several_collections_makes_their_tables_in_a_catalog(programs: Programs, tmp_path: Path) -> None:
+    """Takes a minute or two: eight runs of a job with up to eight tables."""
+    programs.run("collections", tmp_path)
+
+
+@pytest.mark.network
+@pytest.mark.spark
+@of_each
+def test_dead_letters_are_replayed_into_a_catalog_and_tables_made_for_two_servers(
+    programs: Programs, tmp_path: Path
+) -> None:
+    """Takes a minute or two: seven runs of a job with up to six tables."""
+    programs.run("letters", tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["changes", "history", "mirror"])
