@@ -13,6 +13,7 @@ from unittest import mock
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.match import parse_filter
+from headrace.values.order import hash_key
 from tests.differential.documents import raw
 from tests.differential.indexes import holds_all, in_sparse
 from tests.differential.model import (
@@ -224,7 +225,9 @@ class Asking:
         """Write matches, or what the server says of the collection, into another collection."""
         if self._paths.open is not None or not self._documents:
             return
-        for stage in ({"$out": "o"}, {"$merge": "o"}):
+        ids = {hash_key(document["_id"], collation_of(self._asked)) for document in self._documents}
+        is_mergeable = len(ids) == len(self._documents)  # $merge finds a match by the collation
+        for stage in ({"$out": "o"}, {"$merge": "o"}) if is_mergeable else ({"$out": "o"},):
             for hint, matched in self._ways(orders=False):
                 self._paths.send({"drop": "o"})
                 if (

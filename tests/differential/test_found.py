@@ -115,3 +115,10 @@ def test_an_empty_array_is_found_in_an_index_with_a_collation() -> None:
             {"ask": {"kind": "find", "filter": {"a": value}, "collation": {"locale": "en"}}},
             {"ask": {"kind": "find", "filter": {"a": {"$in": [value, "x"]}}, "collation": {"locale": "en"}}},
         )
+
+
+def test_ids_that_a_collation_calls_equal_are_not_merged() -> None:
+    check(
+        insert({"_id": "a"}, {"_id": "A"}),
+        {"ask": {"kind": "output", "filter": {}, "collation": {"locale": "sv", "strength": 1}}},
+    )
