@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from headrace.errors import CommandError
+from headrace.values.bson.to_string import to_string
 
 CLIENT: Final = "clientSource"
 SERVER: Final = "serverAddress"
@@ -34,7 +35,7 @@ def _network(text: Any) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
             return ipaddress.ip_network(text, strict=False)
     except ValueError:
         pass
-    raise CommandError(2, f"Invalid CIDR: {text}")
+    raise CommandError(2, f"Invalid CIDR: {text if type(text) is str else to_string(text)}")
 
 
 def permitted(lists: Iterable[list[dict[str, Any]]], client: str, server: str) -> bool:

@@ -32,6 +32,7 @@ from headrace.query.stages.match_stage import Search
 from headrace.query.stages.server_stage import ServerStage
 from headrace.store.catalog import Index
 from headrace.values.bson import decode
+from headrace.values.bson.to_string import to_string
 
 
 def documents(
@@ -62,7 +63,7 @@ def _collection_stats(
         if type(options) is not dict:
             raise CommandError(14, f"BSON field '$collStats.{name}' is the wrong type, expected type 'object'")
     if spec.get("count"):
-        raise CommandError(31170, f"$collStats 'count' takes no options, found: {spec['count']}")
+        raise CommandError(31170, f"$collStats 'count' takes no options, found: {to_string(spec['count'])}")
     stats: dict[str, Any] = {
         "ns": namespace, "host": host_of(context.engine, request.client),
         "localTime": DatetimeMS(context.clock.now_ms()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from headrace import limits
 from headrace.cursors.collection_scan import Scan
@@ -10,6 +10,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG
 from headrace.errors import CommandError
 from headrace.execution.time_series import buckets_of
+from headrace.query.expressions.numbers import NUMBERS, to_long
 from headrace.running_command import running_command
 from headrace.store.catalog import Collection
 from headrace.store.indexes.index_rows import rows_of
@@ -71,18 +72,22 @@ def _count_of(context: CommandContext, collection: Collection) -> int:
                 return newest.count(collection)
 
 
+_INT_MAX: Final = 2**31 - 1
+
+
 def check_scale(scale: Any) -> int:
     """Return the divisor for sizes. Raise 2 if it is below 1."""
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or scale < 1:
+    divisor = to_long(scale) if type(scale) in NUMBERS else 0
+    if divisor < 1:
         raise CommandError(2, "Scale factor must be a number of at least 1")
-    return int(scale)
+    return min(divisor, _INT_MAX)
 
 
 def storage_stats(context: CommandContext, namespace: str, scale: Any) -> dict[str, Any]:
     """Return the sizes of a collection in units of `scale` bytes. Raise 166 for a view, 2 for a scale below 1."""
-    check_scale(scale)
+    scale = check_scale(scale)
     if namespace == OPLOG and context.store.oplog_enabled:
-        return _oplog_stats(context, int(scale))
+        return _oplog_stats(context, scale)
     collection = context.view.collection(namespace)
     buckets = buckets_of(context.view, collection)
     if buckets is not None:
@@ -90,11 +95,11 @@ def storage_stats(context: CommandContext, namespace: str, scale: Any) -> dict[s
     if collection is not None and collection.is_view:
         raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
     if collection is None:
-        return _nothing(namespace, int(scale))
+        return _nothing(namespace, scale)
     size, count = size_of(context, collection), count_of(context, collection)
     capped = collection.capped
     stats = _stats(
-        namespace, size, count, int(scale), None if capped is None else (capped.count_max, capped.bytes_max),
+        namespace, size, count, scale, None if capped is None else (capped.count_max, capped.bytes_max),
         indexes=index_sizes(context, collection), index_count=len(collection.indexes),
     )  # fmt: skip
     if "timeseries" in collection.options:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bson import Binary, Int64
+from bson import Binary, Decimal128, Int64, Regex
 
 import headrace
 from headrace.errors import code_name
@@ -131,3 +132,37 @@ def test_a_find_and_modify_is_repeated_as_it_was(at: DrivenServer, first: Any, s
     assert again.get("code") == code, again
     if code is None:
         assert again["lastErrorObject"] == answer["lastErrorObject"] and again["value"] == answer["value"]
+
+
+@pytest.mark.parametrize("number", [math.inf, math.nan, 1e308, Decimal128("NaN"), Decimal128("1E+40")])
+def test_numbers_without_bounds_are_cut_to_an_int(at: DrivenServer, number: Any) -> None:
+    is_nan = str(number).lower() == "nan"
+    stage = {"$collStats": {"storageStats": {"scale": number}}}
+    reply: Any = at.run("t", {"aggregate": "c", "pipeline": [stage], "cursor": {}})
+    shown = None if is_nan else reply["cursor"]["firstBatch"][0]["storageStats"]["scaleFactor"]
+    assert reply.get("code") == 2 if is_nan else shown == 2**31 - 1
+    at.must("admin", {"replSetStepDown": number, "force": True})
+    assert at.run("t", {"insert": "c", "documents": [{}]})["code"] == 10107
+
+
+@pytest.mark.parametrize(
+    ("database", "body", "message"),
+    [
+        ("t", {"collMod": "c", "index": {"name": "n", "hidden": True}}, "cannot find index n for ns t.c"),
+        ("t", {"collMod": "c", "index": {"keyPattern": {"n": 1}, "hidden": True}},
+         "cannot find index { n: 1 } for ns t.c"),
+        ("t", {"dropIndexes": "c", "index": {"n": "x"}}, 'can\'t find index with key: { n: "x" }'),
+        ("t", {"find": "c", "collation": {"locale": "$a", "backwards": True}},
+         'Field \'locale\' is invalid in: { locale: "$a", backwards: true }'),
+        ("t", {"find": "c", "filter": {"a": {"$size": None}}},
+         "Failed to parse $size. Expected a number in: $size: null"),
+        ("t", {"aggregate": "c", "pipeline": [{"$limit": Regex("a", "i")}], "cursor": {}},
+         "invalid argument to $limit stage: Expected a number in: $limit: /a/i"),
+    ],
+)  # fmt: skip
+def test_messages_have_values_as_mongodb_writes_them(
+    at: DrivenServer, database: str, body: dict[str, Any], message: str
+) -> None:
+    at.must("t", {"create": "c"})
+    reply: Any = at.run(database, body)
+    assert reply["errmsg"] == message

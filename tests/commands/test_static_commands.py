@@ -346,6 +346,7 @@ def test_the_small_ones_answer_in_mongodbs_form() -> None:
     assert ask({"fsync": 1}) == {"numFiles": 1}
     assert ask({"setFeatureCompatibilityVersion": "8.2", "confirm": True}) == {}
     assert refused({"setFeatureCompatibilityVersion": "7.0"}) == 2
+    assert refused({"setFeatureCompatibilityVersion": None}) == 40414
     assert "hello" in ask({"listCommands": 1})["commands"]
 
 

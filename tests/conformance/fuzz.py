@@ -31,6 +31,7 @@ from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectI
 from bson.json_util import JSONMode, JSONOptions
 
 from headrace.testing.driven import DrivenServer
+from tests.conformance.fuzz_seeds import MORE_SEEDS
 
 COMMAND_SECONDS_MAX: Final = 5
 ROUNDS_PER_SERVER: Final = 2000
@@ -244,7 +245,7 @@ EXTRA_SEEDS: Final[list[tuple[str, dict[str, Any]]]] = [
 
 def seeds(folder: Path | None) -> list[tuple[str, dict[str, Any]]]:
     """(database, command) of every recorded step, and our own."""
-    commands = list(EXTRA_SEEDS)
+    commands = [*EXTRA_SEEDS, *MORE_SEEDS]
     for path in sorted((folder / "recordings").glob("*.jsonl.gz")) if folder is not None else ():
         with gzip.open(path, "rt") as lines:
             for line in lines:

@@ -33,6 +33,7 @@ from headrace.store.indexes.index_keys import CUT_BYTES
 from headrace.store.view import LEFT_OUT
 from headrace.timeseries.series import Series
 from headrace.values.bson import decode
+from headrace.values.bson.to_string import to_string
 from headrace.values.order import equal
 
 _SECONDS_MAX: Final = 2**31 - 1
@@ -78,6 +79,8 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     _check_system(namespace, body)
     for_changing(namespace)
     change = {name: field.of(body) for name in body if body[name] is not None and (field := CHANGES.by_name.get(name))}
+    if "index" in change:
+        change["index"] = {name: value for name, value in change["index"].items() if value is not None}
     collection = _existing(context, namespace)
     dry_run = bool(change.pop("dryRun", False))
     if dry_run and not change.get("index", {}).get("unique"):
@@ -322,7 +325,8 @@ def _find(collection: Collection, change: dict[str, Any]) -> Index:
             return index
         if "keyPattern" in change and equal(index.spec["key"], change["keyPattern"]):
             return index
-    raise CommandError(27, f"cannot find index {change} for ns {collection.namespace}")
+    named = to_string(change["keyPattern"]) if "keyPattern" in change else change.get("name")
+    raise CommandError(27, f"cannot find index {named} for ns {collection.namespace}")
 
 
 def duplicates(context: CommandContext, collection: Collection, index: Index) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ from headrace.store.lmdb import LmdbError
 from headrace.store.view import id_bounds
 from headrace.thread_calls import call_in_thread
 from headrace.values.bson import MISSING, decode
+from headrace.values.bson.to_string import to_string
 from headrace.values.order import compare
 from headrace.values.paths import get_path, split_path
 
@@ -154,7 +155,7 @@ def _between(collection: Collection, body: dict[str, Any]) -> Any:
         raise CommandError(2, "dataSize needs both min and max, with the same fields")
     pattern = pattern or dict.fromkeys(low, 1)
     if list(pattern) != list(low) or all(index.spec["key"] != pattern for index in collection.indexes):
-        raise CommandError(2, f"couldn't find valid index containing key pattern {list(pattern)}")
+        raise CommandError(2, f"couldn't find valid index containing key pattern {to_string(pattern)}")
     first, last, paths = list(low.values()), list(high.values()), [split_path(path) for path in pattern]
 
     def between(candidate: dict[str, Any]) -> bool:

@@ -204,6 +204,10 @@ COMMANDS: Final = (
         *without_effect("number", "size", "minRetentionHours"),
         needs_oplog=True,
     ),
-    administrative("setFeatureCompatibilityVersion", set_feature_version, string("setFeatureCompatibilityVersion")),
+    administrative(
+        "setFeatureCompatibilityVersion",
+        set_feature_version,
+        string("setFeatureCompatibilityVersion", required=True),
+    ),
     administrative("setParameter", set_parameter),
 )

@@ -45,6 +45,8 @@ def refusal(code: int, message: str) -> Any:
 
 def _check_no_view(context: CommandContext, request: Request) -> None:
     """Raise 166 if the first field of a mapReduce names a view."""
+    if type(request.body[request.name]) is not str:
+        return
     namespace = target(request)
     collection = context.view.collection(namespace)
     if collection is not None and collection.is_view:

@@ -21,6 +21,7 @@ from headrace.dispatch.primacy import TOPOLOGY
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import ELECTION_ID, first_history_id, host_of, op_time, topology_version
 from headrace.errors import CommandError
+from headrace.query.expressions.numbers import NUMBERS, to_long
 
 _PRIMARY: Final = 1
 _SECONDARY: Final = 2
@@ -28,6 +29,7 @@ COMMITMENT_STATUS: Final = boolean("commitmentStatus")
 FORCE: Final = boolean("force")
 CATCH_UP: Final = number("secondaryCatchUpPeriodSecs")
 _STEP_DOWN_SECONDS: Final = 60
+_INT_MAX: Final = 2**31 - 1
 _CATCH_UP_SECONDS: Final = 10
 
 
@@ -161,7 +163,7 @@ def step_down(context: CommandContext, request: Request) -> dict[str, Any]:
     """
     engine, force = context.engine, FORCE.of(request.body)
     asked = request.body["replSetStepDown"]
-    seconds = int(asked) if isinstance(asked, int | float) and not isinstance(asked, bool) and asked else 0
+    seconds = min(to_long(asked), _INT_MAX) if type(asked) in NUMBERS else 0
     if seconds < 0:
         raise CommandError(2, "stepdown period must be a positive integer")
     seconds = seconds or _STEP_DOWN_SECONDS

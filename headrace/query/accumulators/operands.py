@@ -9,6 +9,7 @@ from headrace.query.expressions.numbers import NUMBERS, coerced_to_long, double_
 from headrace.query.expressions.operator_parser import read_named
 from headrace.query.expressions.value_text import as_text
 from headrace.query.options import ANY, check_options
+from headrace.values.bson.to_string import to_string
 
 METHODS: Final = ("approximate", "continuous", "discrete")
 
@@ -76,7 +77,8 @@ def check_fractions(value: Any) -> tuple[float, ...]:
     fractions = []
     for item in value:
         if type(item) not in NUMBERS:
-            raise CommandError(7750302, f"The $percentile 'p' field must be an array of numbers, but found: {item}")
+            found = to_string(item)
+            raise CommandError(7750302, f"The $percentile 'p' field must be an array of numbers, but found: {found}")
         if not 0 <= double_of(item) <= 1:
             raise CommandError(7750303, f"The $percentile 'p' field must be numbers from [0.0, 1.0]; found: {item}")
         fractions.append(double_of(item))

@@ -14,6 +14,7 @@ from headrace.query.diff import apply_diff, identical
 from headrace.query.update.replacement_update import Replacement, check_depth, with_old_id
 from headrace.query.update.update import Applied, Diff, Update, UpdateContext
 from headrace.query.update.update_parser import parse_update
+from headrace.values.bson.to_string import to_string
 
 _LENGTH_MAX: Final = limits.DOCUMENT_BYTES_MAX // 2
 """More elements than an array in a document can have."""
@@ -53,7 +54,7 @@ def parse_entry(change: dict[str, Any]) -> Update:
         return DiffUpdate(diff)
     operators = {name: value for name, value in change.items() if name != "$v"}
     if version != 1 or not operators or not operators.keys() <= {"$set", "$unset"}:
-        raise CommandError(4772600, f"Unsupported $v value in the oplog entry of an update: {version}")
+        raise CommandError(4772600, f"Unsupported $v value in the oplog entry of an update: {to_string(version)}")
     return parse_update(operators)
 
 

@@ -101,3 +101,12 @@ def test_a_view_has_no_map_and_reduce(at: DrivenServer) -> None:
     for name, code in (("v", 166), ("c", 115)):
         reply: Any = at.run("t", {"mapReduce": name, "map": "", "reduce": "", "out": {"inline": 1}})
         assert reply["code"] == code, reply
+
+
+@pytest.mark.parametrize(
+    "named", [{}, {"name": None}, {"name": None, "keyPattern": None}, {"name": "x", "keyPattern": {"x": 1}}]
+)
+def test_an_index_is_named_once(at: DrivenServer, named: dict[str, Any]) -> None:
+    for collection in ("c", "series"):
+        assert at.run("t", {"collMod": collection, "index": {**named, "hidden": True}})["code"] == 72  # type: ignore[index]
+    at.must("t", {"collMod": "c", "index": {"name": None, "keyPattern": {"x": 1}, "hidden": True}})
