@@ -5,8 +5,8 @@ Writes are gathered while the loop handles the sockets, then run together, are c
 transaction and commits it, so that reads and pings are answered meanwhile.
 
 A long write pauses (`turns.py`), and the changes of its turn are committed with its group. It continues at the end of a
-later group, after the writes that came meanwhile. Each group has at most one paused write. After a long commit, the
-writes that came meanwhile get a group without one, because they have already waited while megabytes were written.
+later group, after the writes that came meanwhile. Each group has at most one paused write. After a long commit, or a
+slow one that a paused write was in, the writes that came meanwhile get a group without one: they have waited already.
 """
 
 from __future__ import annotations
@@ -424,12 +424,12 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         is_long = self._commit_was_long = txn.staged.entry_bytes > LONG_COMMIT_BYTES
         if kv is not None:
             self.busy_since = monotonic()  # the time of the commands does not count as the disk's
-            task = self._core.loop.run_in_executor(self._core.commit_thread, self._timed_sync, txn, is_long)
+            task = self._core.loop.run_in_executor(self._core.commit_thread, self._timed_sync, group, is_long)
             task.add_done_callback(lambda done: self._synced(group, done.exception()))
             return
         failure = None
         try:
-            self._timed_sync(txn, is_long)
+            self._timed_sync(group, is_long)
         except Exception as error:
             failure = error
         try:
@@ -470,13 +470,14 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         """End a turn whose transaction was abandoned."""
         self._core.scheduler.turns.abandon(turn)
 
-    def _timed_sync(self, txn: WriteTransaction, is_long: bool) -> None:
+    def _timed_sync(self, group: SharedGroup, is_long: bool) -> None:
         started = time.perf_counter()
-        self._core.store.sync(txn)
+        self._core.store.sync(group.txn)
         took = time.perf_counter() - started
         self.commit_times.add(took)
         if not is_long:
             self._commit_ms += 0.1 * (took * 1000 - self._commit_ms)
+            self._commit_was_long = group.resumed is not None and took * 1000 > SLOW_COMMIT_MS
 
     def _synced(self, group: SharedGroup, failure: BaseException | None) -> None:
         """Publish a finished commit and answer the clients."""

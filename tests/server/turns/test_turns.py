@@ -6,6 +6,7 @@ import contextlib
 import struct
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import cramjam
@@ -16,6 +17,8 @@ import headrace
 from headrace.dispatch import reply
 from headrace.dispatch.context import CommandContext
 from headrace.errors import Interrupted
+from headrace.testing.clock import FakeClock
+from headrace.testing.driven import DrivenServer
 from headrace.turns import Turns
 from headrace.values.bson import decode
 from tests.waiting import until
@@ -337,3 +340,18 @@ def test_a_command_that_has_failed_does_not_run_out_of_time(monkeypatch: pytest.
         index = {"key": {"n": 1}, "name": "n", "unique": True}
         error = client.ask({"createIndexes": "c", "indexes": [index]})
     assert is_over and error["code"] == 11000 and len(error["errmsg"]) > 2_000_000
+
+
+def test_a_deadline_leaves_what_was_done(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with DrivenServer(tmp_path, clock=clock) as at:
+
+        def changed() -> list[int]:
+            found = at.must("t", {"find": "c", "filter": {"n": 1}, "batchSize": 400})
+            return [document["_id"] for document in found["cursor"]["firstBatch"]]
+
+        at.must("t", {"insert": "c", "documents": [{"_id": key, "n": 0} for key in range(400)]})
+        update = {"update": "c", "updates": [{"q": {"n": 0}, "u": {"$inc": {"n": 1}}, "multi": True}], "maxTimeMS": 100}
+        reply, _ = at.in_turns("t", update, lambda count: clock.advance(200 if changed() else 0))
+        assert reply["code"] == 50
+        assert changed() == list(range(len(changed()))) and 0 < len(changed()) < 400

@@ -109,7 +109,7 @@ def has_changed(server: headrace.Server) -> Callable[[], bool]:
     return lambda: store.last_position > before
 
 
-ENDS: dict[str, int] = {"maxTimeMS": 50, "killOp": 11601, "gone": 279, "shutdown": 11600}
+ENDS: dict[str, int] = {"killOp": 11601, "gone": 279, "shutdown": 11600}
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -117,13 +117,11 @@ def test_what_ends_a_write_leaves_what_was_done(how: str, tmp_path: Any) -> None
     with headrace.Server(tmp_path) as server, RawClient(server.address) as other, contextlib.ExitStack() as stack:
         fill(other)
         stream = other.watch("c")
-        if how != "maxTimeMS":
-            stack.enter_context(held(server, "update", has_changed(server)))
+        stack.enter_context(held(server, "update", has_changed(server)))
         with RawClient(server.address) as long:
-            long.send(update_all(maxTimeMS=100) if how == "maxTimeMS" else update_all())
-            if how != "maxTimeMS":
-                running = when_running(other, "update")
-                until(lambda: other.ask({"count": "c", "query": {"n": 1}})["n"])
+            long.send(update_all())
+            running = when_running(other, "update")
+            until(lambda: other.ask({"count": "c", "query": {"n": 1}})["n"])
             if how == "killOp":
                 other.ask({"killOp": 1, "op": running["opid"]}, "admin")
             if how == "shutdown":
@@ -569,8 +567,9 @@ def test_a_bulk_write_inserts_long_documents_whose_id_is_not_first() -> None:
         assert client.d.c.count_documents({}) == 3
 
 
+@pytest.mark.parametrize("why", ["bytes", "time"])
 def test_a_short_write_does_not_share_a_second_long_commit(
-    pausing: headrace.Server, monkeypatch: pytest.MonkeyPatch
+    pausing: headrace.Server, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     shared: list[bool] = []
     long_began, short_came = threading.Event(), threading.Event()
@@ -580,7 +579,8 @@ def test_a_short_write_does_not_share_a_second_long_commit(
         group = pausing._running.writer._group
         if group is not None and group.writes and group.writes[0][2].body.get("insert") == "short":
             shared.append(group.resumed is not None)
-        if txn.staged.entry_bytes > LONG_COMMIT_BYTES:  # in the thread
+        is_resumed = group is not None and group.resumed is not None
+        if is_resumed if why == "time" else txn.staged.entry_bytes > LONG_COMMIT_BYTES:  # in the thread
             long_began.set()
             short_came.wait(30)
         original(self, txn)
@@ -588,7 +588,10 @@ def test_a_short_write_does_not_share_a_second_long_commit(
     with RawClient(pausing.address) as long, RawClient(pausing.address) as other:
         other.ask({"create": "short"})
         monkeypatch.setattr(Store, "sync", sync)
-        long.send({"insert": "c"}, documents=[encode({"_id": key, "x": bytes(3_000_000)}) for key in range(3)])
+        if why == "time":
+            monkeypatch.setattr(writer_module, "SLOW_COMMIT_MS", -1.0)
+        text = bytes(1_000_000 if why == "time" else 3_000_000)
+        long.send({"insert": "c"}, documents=[encode({"_id": key, "x": text}) for key in range(3)])
         assert long_began.wait(30)
         other.send({"insert": "short"}, documents=[encode({"_id": 1})])
         until(lambda: pausing._running.writer._queue)
