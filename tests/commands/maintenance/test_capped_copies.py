@@ -64,6 +64,25 @@ def test_the_copy_has_what_clients_write_meanwhile(body: dict[str, Any]) -> None
         assert names(server) == (["c"] if body is CONVERT else ["c", "copy"]) and not server.engine.temporary
 
 
+def test_a_clone_grows_before_its_readers_and_watchers() -> None:
+    with DrivenServer() as server:
+        fill(server)
+        pipeline = [{"$changeStream": {"showExpandedEvents": True}}]
+        cursor = server.must("t", {"aggregate": "copy", "pipeline": pipeline, "cursor": {}})["cursor"]["id"]
+        seen: list[int] = []
+        events: list[dict[str, Any]] = []
+
+        def between(pauses: int) -> None:
+            seen.append(len(documents(server, "copy")))
+            reply: Any = server.run("t", {"getMore": Int64(cursor), "collection": "copy"}, time_is_up=True)
+            events.extend(reply["cursor"]["nextBatch"])
+            assert len(events) == 1 + seen[-1]
+
+        server.in_turns("t", CLONE, between)
+        assert seen == sorted(seen) and seen[0] < seen[-1]
+        assert [event["operationType"] for event in events] == ["create", *["insert"] * seen[-1]]
+
+
 def test_a_small_copy_keeps_to_its_size_while_clients_insert() -> None:
     with DrivenServer() as server:
         fill(server)
