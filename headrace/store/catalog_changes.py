@@ -12,14 +12,12 @@ Source of the entries' shapes: MongoDB's oplog, as listed in the change streams 
 
 from __future__ import annotations
 
-import uuid as uuids
 from typing import Any, Final
 
 from bson import Binary
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.store import capped
 from headrace.store.catalog import Collection, Index
 from headrace.store.entries import crud_head, entry, tail
 from headrace.store.indexes import index_builds
@@ -199,51 +197,10 @@ def rename(txn: WriteTransaction, source: Collection, namespace: str, target: Co
     txn.log_command(database, uuid, o, o2, also=(renamed.database,))
 
 
-def move(txn: WriteTransaction, source: Collection, temporary: str, namespace: str, target: Collection | None) -> None:
-    """Rename into another database: copy under a temporary name, rename the copy there, and drop the source. An error
-    leaves the temporary collection."""
-    copy = create(txn, temporary, dict(source.options))
-    indexes = [index.spec for index in source.indexes if not index.is_of_id]
-    if indexes:
-        create_indexes(txn, copy, indexes)
-    copy = txn.catalog.current(copy)
-    for record in [record for record, _ in txn.scan(source)]:
-        raw = txn.by_record(source, record)
-        assert raw is not None
-        txn.insert(copy, raw)
-    rename(txn, copy, namespace, target)
-    drop(txn, source)
-
-
 def create_capped(txn: WriteTransaction, source: Collection, namespace: str, bytes_max: int) -> Collection:
     """Create an empty capped collection with the source's options and only the index on `_id`."""
     require_room(txn, len(source.record()))
     return create(txn, namespace, {**source.options, "capped": True, "size": bytes_max})
-
-
-def copy_as_capped(txn: WriteTransaction, source: Collection, namespace: str, bytes_max: int) -> Collection:
-    """Return a capped copy with as many of the newest documents as fit. The copy does not pause, because later writes
-    would be missing from it: `execution/writes/capped_copies.py` pauses, with the help of the oplog."""
-    copy = create_capped(txn, source, namespace, bytes_max)
-    capped.measure_on(txn, copy)
-    records: list[bytes] = []
-    left = bytes_max
-    for record, document in txn.scan(source, backward=True):
-        left -= len(document)
-        if left < 0 and records:
-            break
-        records.append(record)
-    for record in reversed(records):
-        raw = txn.by_record(source, record)
-        assert raw is not None
-        txn.insert(copy, raw)
-    return copy
-
-
-def convert_to_capped(txn: WriteTransaction, source: Collection, bytes_max: int) -> None:
-    """Replace a collection by a capped copy, which is made under a temporary name."""
-    temporary = f"{source.database}.tmp{uuids.uuid4().hex[:5]}.convertToCapped.{source.name}"
-    rename(txn, copy_as_capped(txn, source, temporary, bytes_max), source.namespace, source)
 
 
 def modify(

@@ -26,9 +26,6 @@ from headrace.store.view import LEFT_OUT
 def convert(context: CommandContext, source: Collection, bytes_max: int) -> None:
     """Replace a collection by a capped copy. Raise 175 if its options or indexes change, or it is renamed or dropped
     meanwhile."""
-    if not context.store.oplog_enabled:
-        catalog_changes.convert_to_capped(context.txn, source, bytes_max)
-        return
     temporary = f"{source.database}.tmp{uuids.uuid4().hex[:5]}.convertToCapped.{source.name}"
     with temporary_collection(context, temporary):
         target = Target(context, source)
@@ -38,9 +35,6 @@ def convert(context: CommandContext, source: Collection, bytes_max: int) -> None
 
 def clone(context: CommandContext, source: Collection, goal: str, bytes_max: int) -> None:
     """Make a capped copy of a collection, `goal`. Raise 175 as `convert` does; then the copy is dropped."""
-    if not context.store.oplog_enabled:
-        catalog_changes.copy_as_capped(context.txn, source, goal, bytes_max)
-        return
     with temporary_collection(context, goal):
         _copied(context, Target(context, source), goal, bytes_max)
 

@@ -1,6 +1,7 @@
 """The documents of a collection that clients change while a command copies it, found in the oplog.
 
-A copy that pauses copies these documents again, until a round neither pauses nor leaves any.
+A copy that pauses copies these documents again, until a round neither pauses nor leaves any. Without an oplog, a copy
+does not pause.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from headrace.errors import CommandError
 from headrace.execution.writes.matches import Target
 from headrace.store.catalog import Collection
 from headrace.store.identity import identify
+from headrace.turns import run_to_the_end
 
 
 def shape_of(collection: Collection) -> Any:
@@ -62,6 +64,8 @@ class ChangedDocuments:
     """The documents of a collection that clients have changed since this object was made."""
 
     def __init__(self, context: CommandContext, target: Target) -> None:
+        if not context.store.oplog_enabled:
+            run_to_the_end()
         self._context = context
         self._target = target
         self._through = context.txn.clock_position

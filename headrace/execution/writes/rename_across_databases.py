@@ -30,10 +30,7 @@ def move(context: CommandContext, source: Collection, goal: str, *, drops_target
     index with `prepareUnique`."""
     temporary = f"{goal.partition('.')[0]}.tmp{uuids.uuid4().hex[:5]}.renameCollection"
     with temporary_collection(context, temporary):
-        if context.store.oplog_enabled:
-            _move(context, source, temporary, goal, drops_target=drops_target)
-        else:
-            catalog_changes.move(context.txn, source, temporary, goal, context.txn.collection(goal))
+        _move(context, source, temporary, goal, drops_target=drops_target)
 
 
 def _move(context: CommandContext, source: Collection, temporary: str, goal: str, *, drops_target: bool) -> None:

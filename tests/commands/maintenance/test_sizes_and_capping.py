@@ -126,3 +126,21 @@ def test_watchers_see_the_rename() -> None:
         at.must("t", {"convertToCapped": "c", "size": 4096})
         batch = at.must("t", {"getMore": cursor, "collection": "$cmd.aggregate"})["cursor"]["nextBatch"]
         assert [event["operationType"] for event in batch][-1] == "rename" and batch[-1]["to"]["coll"] == "c"
+
+
+@pytest.mark.parametrize(
+    ("database", "body", "made"),
+    [
+        ("t", {"convertToCapped": "c", "size": 1 << 20}, "t.c"),
+        ("t", {"cloneCollectionAsCapped": "c", "toCollection": "d", "size": 1 << 20}, "t.d"),
+        ("admin", {"renameCollection": "t.c", "to": "other.c"}, "other.c"),
+    ],
+)
+def test_a_copy_pauses_only_where_an_oplog_has_what_changes_meanwhile(
+    at: DrivenServer, database: str, body: dict[str, Any], made: str
+) -> None:
+    reply, pauses = at.in_turns(database, body)
+    assert reply["ok"] == 1.0 and (pauses > 0) == at.store.oplog_enabled
+    name, _, collection = made.partition(".")
+    found = at.must(name, {"find": collection, "batchSize": 1000})["cursor"]["firstBatch"]
+    assert found == DOCUMENTS
