@@ -7,13 +7,11 @@ for the next stream.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from headrace.changes.apply_ops import EntryLookup, unwound, unwound_in_pieces
 from headrace.changes.operation import Operation
 from headrace.changes.slicing import sliced
-from headrace.values.bson import decode, find_element
-from headrace.values.position import Position, from_bson_value
 
 _COMMAND: Final = b"\x02op\0\x02\0\0\0c\0"
 _HEAD_BYTES: Final = 512
@@ -24,25 +22,11 @@ __all__ = ["DecodedEntry", "EntryLookup"]
 class DecodedEntry:
     """One entry of the oplog, parsed lazily. Parsed data is kept."""
 
-    __slots__ = ("_document", "_operations", "data")
+    __slots__ = ("_operations", "data")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self._operations: tuple[Operation, ...] | None = None
-        self._document: dict[str, Any] | None = None
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The decoded entry, decoded once."""
-        if self._document is None:
-            self._document = decode(self.data)
-        return self._document
-
-    @property
-    def position(self) -> Position:
-        """The entry's `ts`."""
-        operation = sliced(self.data)
-        return operation.position if operation is not None else position_of(self.data)
 
     def operations(self, history: EntryLookup | None = None) -> tuple[Operation, ...]:
         """Return the changes in this entry, in order; none for no-ops and for transactions not yet committed.
@@ -65,16 +49,3 @@ class DecodedEntry:
     def pieces(self, history: EntryLookup | None = None) -> Iterator[Sequence[Operation]]:
         """Yield the changes of `operations`, some at a time. They are not stored."""
         return iter((self._operations,)) if self._operations is not None else unwound_in_pieces(self.data, history)
-
-    def forget(self) -> None:
-        """Drop everything but the raw entry. The rest is derived again when needed."""
-        self._operations = None
-        self._document = None
-
-
-def position_of(data: bytes) -> Position:
-    """Return the `ts` of any entry."""
-    element = find_element(data, b"ts")
-    if element is None:
-        raise ValueError("an oplog entry without ts")
-    return from_bson_value(data[element[1] : element[2]])

@@ -60,17 +60,6 @@ class Scope:
             return db == self.db
         return self.kind is ScopeKind.DEPLOYMENT and db not in INTERNAL_DATABASES
 
-    def topics(self) -> tuple[tuple[str, str], ...]:
-        """Return the parts of the oplog's index to read: ("coll", namespace), ("db", database) or ("all", "").
-
-        A transaction's entry is indexed under every namespace it touches; `db.$cmd` holds a database's commands.
-        """
-        if self.kind is ScopeKind.COLLECTION:
-            return ("coll", f"{self.db}.{self.coll}"), ("coll", f"{self.db}.$cmd")
-        if self.kind is ScopeKind.DATABASE:
-            return (("db", self.db),)
-        return (("all", ""),)
-
 
 def is_hidden(coll: str, show_system: bool) -> bool:
     """Return whether streams of a database or the deployment leave out a collection with this name."""

@@ -13,6 +13,7 @@ from headrace.changes.event import Event
 from headrace.changes.resume import ResumeGuard
 from headrace.changes.stream import StreamSpec, parse_stream
 from headrace.values.bson import decode, encode
+from headrace.values.position import from_timestamp
 
 UUID = bytes(range(16))
 OTHER_UUID = bytes(range(16, 32))
@@ -29,6 +30,11 @@ def at(increment: int) -> int:
 
 def time(increment: int = 1) -> Timestamp:
     return Timestamp(SECONDS, increment)
+
+
+def position_of(data: bytes) -> int:
+    """The position of a raw entry."""
+    return from_timestamp(decode(data)["ts"])
 
 
 def entry(

@@ -24,6 +24,7 @@ from tests.changes.oplog import (
     events_in,
     insert,
     inside,
+    position_of,
     replace,
     stream,
     transaction,
@@ -53,7 +54,7 @@ def test_a_stream_resumed_at_any_event_has_exactly_the_rest(option: str, scope: 
     for index, event in enumerate(every):
         token = decode(event.token_document)
         resumed = stream(scope, showExpandedEvents=expanded, **{option: token})
-        behind = [data for data in HISTORY if DecodedEntry(data).position >= event.cluster_time]
+        behind = [data for data in HISTORY if position_of(data) >= event.cluster_time]
         assert events_in(resumed, *behind) == every[index + 1 :]
 
 
@@ -61,7 +62,7 @@ def test_a_high_water_mark_need_not_be_seen_and_includes_its_position() -> None:
     every = events_in(stream(), *HISTORY)
     for increment in range(1, 8):
         spec = stream(resumeAfter={"_data": high_water_mark(at(increment))})
-        behind = [data for data in HISTORY if DecodedEntry(data).position >= at(increment)]
+        behind = [data for data in HISTORY if position_of(data) >= at(increment)]
         assert events_in(spec, *behind) == [event for event in every if event.cluster_time >= at(increment)]
         assert ResumeGuard(spec).settled
 

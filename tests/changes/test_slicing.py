@@ -95,7 +95,6 @@ def test_entries_of_another_shape_are_walked_to_the_same_event(data: bytes) -> N
 def test_what_is_no_change_of_a_document_is_not_sliced(data: bytes) -> None:
     assert sliced(data) is None
     assert head_of(head_bytes(data)) is None
-    assert DecodedEntry(data).position == at(1)
 
 
 def test_the_head_of_a_collection_is_learnt_once() -> None:

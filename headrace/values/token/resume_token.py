@@ -64,13 +64,6 @@ class ResumeToken:
             return self.event_identifier
         return _object_in(self.event_identifier, b"documentKey")
 
-    @property
-    def operation_description(self) -> bytes | None:
-        """The raw operationDescription; None if the event has none."""
-        if not _is_named(self.event_identifier, self.version):
-            return None
-        return _object_in(self.event_identifier, b"operationDescription")
-
     def text(self, *, fragment: bool = True, version: int | None = None) -> str:
         """The token in canonical form, as Headrace makes it. Without `fragment`, the token of the unsplit event.
 
