@@ -8,10 +8,8 @@ iteration.
 
 from __future__ import annotations
 
-import heapq
-from asyncio import AbstractEventLoop, TimerHandle
+from asyncio import TimerHandle
 from collections import deque
-from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
@@ -28,66 +26,6 @@ if TYPE_CHECKING:
     from headrace.server.core import Core
     from headrace.server.peer import Peer
 
-STEP_MS: Final = 5
-
-
-class Deadlines:
-    """Waiting items, by the step of their deadline, with one timer for all.
-
-    Nearly every wait ends before its deadline, so adding and removing one must be cheap: each is an operation on a set.
-    A deadline fires up to a step late, never early.
-    """
-
-    def __init__(self, loop: AbstractEventLoop, is_up: Callable[[Hashable], None]) -> None:
-        """`is_up` is called with each item at its deadline. The item is removed before the call."""
-        self._loop = loop
-        self._is_up = is_up
-        self._steps: dict[int, set[Hashable]] = {}
-        self._order: list[int] = []  # a heap of all future steps, also of empty ones
-        self._timer: TimerHandle | None = None
-        self._timer_step = 0
-
-    def add(self, item: Hashable, until_ms: float) -> int:
-        """Add an item; return the step of its deadline. `until_ms` is on the loop's clock."""
-        step = int(until_ms) // STEP_MS + 1
-        items = self._steps.get(step)
-        if items is None:
-            items = self._steps[step] = set()
-            heapq.heappush(self._order, step)
-            if self._timer is None or step < self._timer_step:
-                self._set_timer(step)
-        items.add(item)
-        return step
-
-    def remove(self, item: Hashable, step: int) -> None:
-        """Remove an item before its deadline."""
-        items = self._steps.get(step)
-        if items is not None:
-            items.discard(item)
-            if not items:
-                items.clear()  # frees its table, which would keep its largest size until the step is over
-
-    def _set_timer(self, step: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_step = step
-        self._timer = self._loop.call_at(step * STEP_MS / 1000.0, self._come)
-
-    def _come(self) -> None:
-        """Fire the first step, and further steps if the loop was late."""
-        self._timer = None
-        now = max(int(self._loop.time() * 1000.0) // STEP_MS, self._timer_step)
-        while self._order and self._order[0] <= now:
-            items = self._steps[self._order[0]]
-            while items:
-                self._is_up(items.pop())
-            del self._steps[heapq.heappop(self._order)]
-        while self._order and not self._steps[self._order[0]]:
-            del self._steps[heapq.heappop(self._order)]
-        if self._order and self._timer is None:
-            self._set_timer(self._order[0])
-
-
 SLOW_SECONDS: Final = 0.001
 """A stream with stages whose last batch took longer than this is read after quicker streams."""
 
@@ -95,14 +33,15 @@ SLOW_SECONDS: Final = 0.001
 class Parked:
     """One waiting command."""
 
-    __slots__ = ("command", "key", "peer", "request", "step")
+    __slots__ = ("command", "key", "peer", "request", "timer")
 
     def __init__(self, peer: Peer, command: Command, request: Request, key: Any) -> None:
         self.peer = peer
         self.command = command
         self.request = request
         self.key = key
-        self.step = 0  # the deadline's step
+        self.timer: TimerHandle | None = None
+        """Wakes the command at its deadline; None: the command does not wait."""
 
 
 class Notifier:
@@ -110,7 +49,6 @@ class Notifier:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._deadlines = Deadlines(core.loop, self._time_is_up)
         self._parked: dict[Any, dict[Parked, None]] = {}
         self._woken: deque[Parked] = deque()
         self._slow: deque[Parked] = deque()
@@ -127,7 +65,7 @@ class Notifier:
             self.queue(peer, command, request)
             return
         parked = peer.waiting = Parked(peer, command, request, wait.scope)
-        parked.step = self._deadlines.add(parked, request.wait_until_ms)
+        parked.timer = self._core.loop.call_at(request.wait_until_ms / 1000.0, self._time_is_up, parked)
         here = self._parked.get(wait.scope)
         if here is None:
             here = self._parked[wait.scope] = {}
@@ -190,11 +128,11 @@ class Notifier:
 
     def _wake(self, here: dict[Parked, None]) -> None:
         self._schedule()
-        woken, slow, remove = self._woken.append, self._slow.append, self._deadlines.remove
+        woken, slow = self._woken.append, self._slow.append
         for item in here:
             cursor = item.request.cursor
             (woken if cursor is None or not cursor.is_slow else slow)(item)
-            remove(item, item.step)
+            item.timer.cancel()  # type: ignore[union-attr]  # a parked command has one
             item.peer.waiting = None
         here.clear()
 
@@ -219,14 +157,15 @@ class Notifier:
             if woken or slow:
                 self._core.writer.call_after_writes(self._run_woken)
 
-    def _time_is_up(self, parked: Any) -> None:
+    def _time_is_up(self, parked: Parked) -> None:
         self._remove(parked)
         parked.request.time_is_up = True
         self._schedule()
         self._woken.append(parked)
 
     def _remove(self, parked: Parked) -> None:
-        self._deadlines.remove(parked, parked.step)
+        if parked.timer is not None:
+            parked.timer.cancel()
         parked.peer.waiting = None
         here = self._parked.get(parked.key)
         if here is not None:

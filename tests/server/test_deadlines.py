@@ -1,110 +1,79 @@
-"""Deadlines: met in order and never early, with one timer of the loop's."""
+"""Deadlines of waiting commands: met in order, never early, and not at all after a wake-up."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Hashable
+import asyncio
+import gc
+import weakref
+from types import SimpleNamespace
 from typing import Any
 
-from headrace.server.notifier import STEP_MS, Deadlines
+import uvloop
+
+from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.wait import Wait
+from headrace.server.notifier import Notifier, Parked
+
+COMMAND: Any = None
 
 
-class Timer:
-    def __init__(self, when: float, callback: Callable[[], None]) -> None:
-        self.when, self.callback, self.cancelled = when, callback, False
+class Peer:
+    """A peer that notes when its command runs again, in ms."""
 
-    def cancel(self) -> None:
-        self.cancelled = True
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.client = ClientInfo(1, "here:1", ("here", 2))
+        self.waiting: Parked | None = None
+        self.woken: list[tuple[float, bool]] = []
+        self._loop = loop
 
-
-class Loop:
-    """The loop that deadlines need; time stands still until a test advances it."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.timers: list[Timer] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        self.timers.append(Timer(when, callback))
-        return self.timers[-1]
-
-    def waiting(self) -> list[Timer]:
-        return [timer for timer in self.timers if not timer.cancelled]
-
-    def go_to(self, ms: float) -> None:
-        while due := [timer for timer in self.waiting() if timer.when <= ms / 1000.0]:
-            first = min(due, key=lambda timer: timer.when)
-            self.timers.remove(first)
-            self.now = max(self.now, first.when)
-            first.callback()
-        self.now = ms / 1000.0
+    def wake(self, command: Any, request: Request) -> None:
+        self.woken.append((self._loop.time() * 1000.0, request.time_is_up))
 
 
-def deadlines(loop: Any, is_up: Callable[[Hashable], None]) -> Deadlines:
-    return Deadlines(loop, is_up)
+def notifier_of(loop: asyncio.AbstractEventLoop) -> Notifier:
+    core: Any = SimpleNamespace(loop=loop, store=SimpleNamespace(listeners=[]))
+    return Notifier(core)
 
 
-def test_deadlines_fire_in_order_never_early_and_not_a_step_late() -> None:
-    loop, met = Loop(), []
-    waits = deadlines(loop, lambda item: met.append((item, loop.now * 1000.0)))
-    for until_ms in (3000.0, 20.0, 1000.5, 21.0, 1000.0):
-        waits.add(until_ms, until_ms)
-    loop.go_to(5000)
-    assert sorted(item for item, _ in met) == [20.0, 21.0, 1000.0, 1000.5, 3000.0]
-    assert [when for _, when in met] == sorted(when for _, when in met)
-    assert all(item <= when <= item + STEP_MS for item, when in met)
+def parked(notifier: Notifier, loop: asyncio.AbstractEventLoop, wait_ms: float) -> Any:
+    peer: Any = Peer(loop)
+    request = Request("getMore", "shop", b"", {}, peer.client, {"getMore": 1})
+    notifier.park(peer, COMMAND, request, Wait(wait_ms, "shop.orders"))
+    return peer
 
 
-def test_a_step_whose_deadlines_were_all_removed_holds_no_memory_for_them() -> None:
-    waits = deadlines(Loop(), print)
-    steps = {waits.add(number, 30_000.0 + number % 500) for number in range(100_000)}
-    held = sum(map(sys.getsizeof, waits._steps.values()))
-    for number in range(100_000):
-        waits.remove(number, int(30_000 + number % 500) // STEP_MS + 1)
-    assert sum(map(sys.getsizeof, waits._steps.values())) < held / 20
-    assert len(steps) == len(waits._steps) == 100
+def test_deadlines_are_met_in_order_and_never_early() -> None:
+    for loop in (asyncio.new_event_loop(), uvloop.new_event_loop()):
+        notifier, began = notifier_of(loop), loop.time() * 1000.0
+        peers = {wait_ms: parked(notifier, loop, wait_ms) for wait_ms in (60.0, 20.0, 40.5, 21.0, 40.0)}
+        loop.run_until_complete(asyncio.sleep(0.3))
+        loop.close()
+        times = {wait_ms: peer.woken[0][0] - began for wait_ms, peer in peers.items()}
+        assert all(peer.woken == [(peer.woken[0][0], True)] and peer.waiting is None for peer in peers.values())
+        assert sorted(times, key=lambda wait_ms: times[wait_ms]) == sorted(times)
+        assert all(times[wait_ms] > wait_ms - 1.0 for wait_ms in times), "uvloop's clock counts milliseconds"
 
 
-def test_there_is_one_timer_and_none_when_all_deadlines_were_removed() -> None:
-    loop, met = Loop(), []
-    waits = deadlines(loop, met.append)
-    steps = {number: waits.add(number, 1000.0 + number) for number in range(100)}
-    assert len(loop.waiting()) == 1
-    for number, step in steps.items():
-        waits.remove(number, step)
-    loop.go_to(5000)
-    assert met == [] and loop.waiting() == []
+def test_a_command_that_was_woken_is_not_woken_again_at_its_deadline() -> None:
+    loop = uvloop.new_event_loop()
+    notifier = notifier_of(loop)
+    peers = [parked(notifier, loop, 20.0) for _ in range(3)]
+    notifier.wake_key("shop.orders")
+    notifier.leave(peers[0])
+    loop.run_until_complete(asyncio.sleep(0.05))
+    loop.close()
+    assert [[is_up for _, is_up in peer.woken] for peer in peers] == [[False]] * 3
 
 
-def test_a_deadline_removed_while_its_step_fires_does_not_fire() -> None:
-    loop, met = Loop(), []
-
-    def is_up(item: Hashable) -> None:
-        met.append(item)
-        for other in {"a", "b"} - {item}:
-            waits.remove(other, step)
-
-    waits = deadlines(loop, is_up)
-    step = waits.add("a", 100.0)
-    assert waits.add("b", 100.0) == step
-    loop.go_to(1000)
-    assert len(met) == 1
-
-
-def test_a_deadline_added_while_another_fires_waits_its_full_time() -> None:
-    loop, met = Loop(), []
-
-    def is_up(item: Hashable) -> None:
-        met.append((item, loop.now))
-        if item == "first":
-            waits.add("second", loop.now * 1000.0 + 50)
-
-    waits = deadlines(loop, is_up)
-    waits.add("first", 100.0)
-    loop.go_to(120)
-    assert [item for item, _ in met] == ["first"]
-    loop.go_to(300)
-    assert [item for item, _ in met] == ["first", "second"]
+def test_neither_a_deadline_that_was_met_nor_one_that_was_not_leaves_garbage() -> None:
+    for loop in (asyncio.new_event_loop(), uvloop.new_event_loop()):
+        notifier = notifier_of(loop)
+        waits = [weakref.ref(parked(notifier, loop, wait_ms)) for wait_ms in (1.0, 10_000.0)]
+        gc.disable()
+        try:
+            loop.call_later(0.02, notifier.wake_key, "shop.orders")
+            loop.run_until_complete(asyncio.sleep(0.05))
+            assert [wait() for wait in waits] == [None, None]
+        finally:
+            gc.enable()
+            loop.close()
