@@ -4,9 +4,8 @@ If there is no descriptor, an event loop's own server either accepts and closes 
 each second (asyncio). This listener pauses, logs it once, and continues after a client has left. Some descriptors are
 reserved for files.
 
-Clients may connect more quickly than they can be served: accepting takes 10 µs, serving 200 µs and more. So that the
-kernel's queue does not overflow and refuse clients, connections are accepted first and served later, some in each
-iteration of the loop. A client that has left by then is not served.
+Clients may connect more quickly than they can be served: serving takes 200 µs and more. So each iteration of the loop
+accepts some, and the others wait in the kernel's queue. A client that has left by then is not served.
 """
 
 from __future__ import annotations
@@ -18,13 +17,11 @@ import resource
 import select
 import socket
 import sys
-from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
 from headrace import limits
-from headrace.clock import monotonic
 from headrace.server.tls.handshakes import Handshakes
 
 LOG = logging.getLogger("headrace.server")
@@ -46,8 +43,6 @@ class Listener:
         self._has_warned = False
         self._closed = False
         self._connecting: set[asyncio.Task[None]] = set()
-        self._accepted: deque[socket.socket] = deque()  # accepted, but not served yet
-        self._serves = False  # `_serve` is scheduled for the next iteration of the loop
         self.sockets: list[socket.socket] = []
 
     def add(self, listening: socket.socket) -> None:
@@ -58,40 +53,28 @@ class Listener:
         self._loop.add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
-        ends = monotonic() + limits.ACCEPT_SECONDS
-        while monotonic() < ends:
+        """Accept and serve some connections. Others wait in the kernel's queue for the next iteration of the loop."""
+        for _ in range(limits.CONNECT_COUNT_MAX):
             try:
                 connection, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 self._say_that_no_client_waits()
-                break
+                return
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
                     raise
                 self._pause()
-                break
-            connection.setblocking(False)
-            self._accepted.append(connection)
-            if connection.fileno() >= descriptor_count() - limits.DESCRIPTOR_RESERVE:
-                self._pause()
-                break
-        if not self._serves:
-            self._serve()
-
-    def _serve(self) -> None:
-        """Serve some accepted connections now, and the rest in the next iterations of the loop."""
-        self._serves = False
-        for _ in range(min(len(self._accepted), limits.CONNECT_COUNT_MAX)):
-            connection = self._accepted.popleft()
+                return
             if _has_left(connection):
                 connection.close()
                 continue
+            connection.setblocking(False)
             task = self._loop.create_task(self._connect(connection))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
-        if self._accepted:
-            self._serves = True
-            self._loop.call_soon(self._serve)
+            if connection.fileno() >= descriptor_count() - limits.DESCRIPTOR_RESERVE:
+                self._pause()
+                return
 
     async def _connect(self, connection: socket.socket) -> None:
         try:
@@ -143,9 +126,6 @@ class Listener:
             self._loop.remove_reader(listening)
             listening.close()
         self.sockets.clear()
-        for connection in self._accepted:
-            connection.close()
-        self._accepted.clear()
 
 
 def set_socket_options(connection: Any) -> None:
