@@ -40,22 +40,20 @@ AccessEvent = tuple[str, ClientInfo, dict[str, Any], int]
 """(event, client, details, error code or 0), for `Access.listeners`."""
 
 
-_MEMO_COUNT_MAX: Final = 4096  # remembered grants of a connection: collections times actions
+_MEMO_COUNT_MAX: Final = 4096  # remembered requirements of a connection: collections times commands
 _RESOLVED_COUNT_MAX: Final = 256  # lists of roles whose privileges connections share; root's take 16 KiB
 
 
 class Grants:
     """The privileges that a connection has through its user's roles, in one generation."""
 
-    __slots__ = ("allowed", "document", "generation", "known", "name", "resolved")
+    __slots__ = ("document", "generation", "known", "name", "resolved")
 
     def __init__(self, name: UserName, document: dict[str, Any], resolved: Resolved, generation: int) -> None:
         self.name = name
         self.document = document
         self.resolved = resolved
         self.generation = generation
-        self.allowed: set[tuple[str, frozenset[str]]] = set()
-        """The privileges that were already checked and granted."""
         self.known: dict[tuple[Needs, str, str, Hashable], tuple[Privilege, ...]] = {}
         """Granted privileges by requirement, database, collection and variant, if these determine the privileges."""
 
@@ -66,14 +64,7 @@ class Grants:
 
     def permits(self, resource: str, actions: frozenset[str]) -> bool:
         """Whether the user may do all these actions on a resource."""
-        wanted = (resource, actions)
-        if wanted in self.allowed:
-            return True
-        if not allowed(self.resolved.privileges, resource, actions):
-            return False
-        if len(self.allowed) < _MEMO_COUNT_MAX:
-            self.allowed.add(wanted)
-        return True
+        return allowed(self.resolved.privileges, resource, actions)
 
 
 class CursorOwner(NamedTuple):
@@ -282,14 +273,12 @@ class Access:
                     return
         if grants is None:
             grants = Grants(_NOBODY, {}, Resolved((), _LOCALHOST, ()), self.generation)
-        permitted = grants.allowed
         try:
             required = needs(engine, request, grants)
             if type(required) is not tuple:
                 required = tuple(required)
-            for wanted in required:
-                if wanted not in permitted and not grants.permits(*wanted):
-                    raise unauthorized(request)
+            if not all(grants.permits(*wanted) for wanted in required):
+                raise unauthorized(request)
         except CommandError as error:
             if error.code == 13:
                 self.note("authCheck", request.client, _checked(command, request), 13)
@@ -318,7 +307,7 @@ class Access:
         grants: Grants | None = client.grants
         if grants is None or owner is None or grants.generation != self.generation:
             return False
-        return grants.name == owner.name and owner.required <= grants.allowed
+        return grants.name == owner.name and all(grants.permits(*wanted) for wanted in owner.required)
 
     def may_still(self, owner: CursorOwner, users: dict[UserName, Privileges | None]) -> bool:
         """Whether a cursor's user exists and may open the cursor now.
