@@ -69,7 +69,6 @@ WOKEN_COUNT_MAX: Final = 64  # waiting commands that one iteration of the loop r
 LOG_LINE_COUNT_MAX: Final = 1024  # lines of the log that `getLog` shows, as many as mongod has
 LOG_LINE_LENGTH_MAX: Final = 1024  # characters of such a line, so that all lines fit into a reply
 LOG_FRAME_COUNT_MAX: Final = 12  # innermost frames of a logged failure: a recursion has a thousand equal frames
-LOG_DISK_SECONDS: Final = 60  # between two log lines about a full disk
 LOG_TEXT_LENGTH_MAX: Final = 500  # characters of a client's text in a log line
 CONNECT_COUNT_MAX: Final = 16  # connections that one iteration of the loop accepts and begins to serve
 ACCEPT_RETRY_SECONDS: Final = 1.0  # until the listener checks for free descriptors again

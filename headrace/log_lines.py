@@ -39,17 +39,18 @@ def emit(
 class RepeatedLine:
     """A log line that clients can cause as often as they like. It is logged once in ten seconds."""
 
-    def __init__(self, log: logging.Logger = _SERVER) -> None:
+    def __init__(self, log: logging.Logger = _SERVER, level: int = logging.WARNING) -> None:
         self._log = log
+        self._level = level
         self._logged_at = -math.inf
         self._omitted = 0
 
     def log(self, text: str) -> None:
-        """Log a warning, or count it as omitted."""
+        """Log a line, or count it as omitted."""
         now = monotonic()
         if now - self._logged_at < limits.REPEATED_LOG_SECONDS:
             self._omitted += 1
             return
         more = f" (and {self._omitted} more like it since the last such line)" if self._omitted else ""
         self._logged_at, self._omitted = now, 0
-        emit(self._log, logging.WARNING, "%s%s", printable(text), more)
+        emit(self._log, self._level, "%s%s", printable(text), more)

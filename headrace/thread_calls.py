@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
 from headrace.running_command import running_command
-
-
-class _Failed:
-    """The error that a call raised."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
 
 
 class ThreadCall:
@@ -25,28 +17,25 @@ class ThreadCall:
 
     def __init__(self, function: Callable[..., Any], *args: Any) -> None:
         self._call = partial(function, *args)
-        self._outcome: list[Any] = []
+        self._outcome: Future[Any] = Future()
 
     def run(self) -> None:
         """Run the call, once, in any thread."""
         try:
-            self._outcome.append(self._call())
+            self._outcome.set_result(self._call())
         except Exception as error:
-            self._outcome.append(_Failed(error))
+            self._outcome.set_exception(error)
 
     def over(self) -> bool:
         """Run the call if it has not run yet; return True."""
-        if not self._outcome:
+        if not self._outcome.done():
             self.run()
         return True
 
     def result(self) -> Any:
         """Return the call's result, or raise its error."""
         self.over()
-        outcome = self._outcome.pop()
-        if type(outcome) is _Failed:
-            raise outcome.error
-        return outcome
+        return self._outcome.result()
 
 
 class OwnThread:

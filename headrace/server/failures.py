@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import logging
-import math
 import traceback
 from typing import Any, Final
 
 from headrace import limits
-from headrace.clock import monotonic
 from headrace.errors import CommandError
 from headrace.log_lines import RepeatedLine, emit, printable
 from headrace.store.checksums.transaction import DAMAGED
 from headrace.store.lmdb import LmdbError, is_damage, is_disk_failure
 
 LOG = logging.getLogger("headrace.server")
-
-
+_DISK: Final = RepeatedLine(level=logging.ERROR)
 _TOO_DEEP: Final = RepeatedLine()
 
 
-class _DiskFailure:
-    """The time of the last log line about a full disk, on the monotonic clock. A line per refused write would fill the
-    disk further."""
-
-    logged_at = -math.inf
-
-
 def log_failure(what: str, error: BaseException, *, level: int = logging.ERROR) -> None:
-    """Log an unexpected exception with its innermost frames. A full disk is logged in one line, once a minute. Nesting
-    that is too deep is logged in one line that is not repeated."""
+    """Log an unexpected exception with its innermost frames. A full disk and nesting that is too deep are logged in one
+    line each, which is not repeated."""
     if is_disk_failure(error) and level == logging.ERROR:
-        if monotonic() - _DiskFailure.logged_at > limits.LOG_DISK_SECONDS:
-            _DiskFailure.logged_at = monotonic()
-            emit(LOG, level, "%s, since the disk is full or fails: %s", printable(what), printable(error))
+        _DISK.log(f"{what}, since the disk is full or fails: {error}")
         return
     if isinstance(error, RecursionError) and level == logging.ERROR:  # by a client's message, which gets error 15
         _TOO_DEEP.log(f"{what}: {shown(error)}")
