@@ -23,7 +23,7 @@ from ctypes import c_ulong, py_object, pythonapi
 from functools import partial, wraps
 from threading import Event, Thread, current_thread, local
 from time import sleep
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar, TypeVarTuple
 
 from headrace import limits
 from headrace.errors import CommandError, HandedOver
@@ -33,7 +33,7 @@ LOOK_SECONDS: Final = 0.02
 _IDLE_COUNT: Final = 45
 """The number of checks without a limited call after which the watch sleeps."""
 
-Argument = TypeVar("Argument")
+Arguments = TypeVarTuple("Arguments")
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -184,19 +184,19 @@ _raise_in: Final = pythonapi.PyThreadState_SetAsyncExc
 _raise_in.argtypes = (c_ulong, py_object)
 
 
-def limited(function: Callable[[Argument], Result]) -> Callable[[Argument], Result]:
+def limited(function: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Result]:
     """Return the function with a limit on each call. A call within another limited call is part of that call."""
 
-    def within(argument: Argument) -> Result:
+    def within(*arguments: *Arguments) -> Result:
         calls = _of_thread.calls
         if calls.runs:
-            return function(argument)
+            return function(*arguments)
         if watch.sleeps:
             watch.wake()
         calls.count += 1
         calls.runs = True
         try:
-            return function(argument)
+            return function(*arguments)
         finally:
             calls.runs = False
             if calls.seen == calls.count:
@@ -205,29 +205,12 @@ def limited(function: Callable[[Argument], Result]) -> Callable[[Argument], Resu
     return within
 
 
-def run_limited(function: Callable[Parameters, Result], *args: Parameters.args, **options: Parameters.kwargs) -> Result:
-    """Call a function once with a limit. For many calls use `limited`."""
-    calls = _of_thread.calls
-    if calls.runs:
-        return function(*args, **options)
-    if watch.sleeps:
-        watch.wake()
-    calls.count += 1
-    calls.runs = True
-    try:
-        return function(*args, **options)
-    finally:
-        calls.runs = False
-        if calls.seen == calls.count:
-            calls.settle()
-
-
 def limited_call(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Limit a function with any arguments, as `limited` does for one; it takes twice as long."""
+    """Limit a function with keyword arguments, as `limited` does without; it takes twice as long."""
 
     @wraps(function)
     def within(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
-        return run_limited(function, *args, **options)
+        return limited(partial(function, *args, **options))()
 
     return within
 

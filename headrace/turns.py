@@ -41,16 +41,13 @@ class Turn(RunningCommand):
 
 _running: Final[set[Turn]] = set()
 """The running turns: one on the thread of each server."""
-_first_end = inf
-"""At most the earliest end of a running turn. Until then a tick is only a comparison, which takes 0.1 µs."""
 
 
 def tick() -> None:
     """Pause the running command if its turn is over. Raises its interruption."""
-    if monotonic() >= _first_end:
-        turn = getcurrent()
-        if type(turn) is Turn and monotonic() >= turn.ends and not is_limited():
-            turn.pause()
+    turn = getcurrent()
+    if type(turn) is Turn and monotonic() >= turn.ends and not is_limited():
+        turn.pause()
 
 
 def run_to_the_end() -> None:
@@ -70,17 +67,6 @@ def _may_move(thread: Thread) -> bool:
 
 
 watch.may_move = _may_move
-
-
-def _look_at_running() -> None:
-    """Set `_first_end` while turns run on other threads. No lock is needed: each thread checks again after its own
-    change."""
-    global _first_end  # noqa: PLW0603  (as below)
-    while True:
-        running = (*_running,)
-        _first_end = min((turn.ends for turn in running), default=inf)
-        if running == (*_running,):
-            return
 
 
 Item = TypeVar("Item")
@@ -145,20 +131,14 @@ class Turns:
                 return
 
     def _switch(self, turn: Turn, call: Any) -> Any:
-        global _first_end  # noqa: PLW0603  (nothing is read sooner than a name of the module)
-        turn.ends = self.ends = ends = monotonic() + self.seconds
+        turn.ends = self.ends = monotonic() + self.seconds
         _running.add(turn)
-        if ends < _first_end:  # noqa: PLR1730  (a call of `min` takes longer)
-            _first_end = ends
         try:
             if turn.switch(call) is turn:
                 self.pause_count += 1
                 return turn
         finally:
             _running.discard(turn)
-            _first_end = inf
-            if _running:
-                _look_at_running()
         result, turn.result = turn.result, None
         turn.before_pause = turn.after_pause = turn.interruption = turn.work = turn.read = None
         if turn.pause_count:

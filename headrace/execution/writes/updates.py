@@ -31,7 +31,7 @@ from headrace.query.update import Diff, Update, UpdateContext, parse_update, ups
 from headrace.query.update.sliced_update import SlicedUpdate, sliced_update
 from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
-from headrace.time_limit import run_limited
+from headrace.time_limit import limited, limited_call
 from headrace.values.bson import decode, encode
 from headrace.values.position import to_timestamp
 
@@ -119,7 +119,7 @@ class Applier:
                     return None
                 match = latest
             times = self._shared_context or self._context_of(match.document)
-            applied = run_limited(self._update.apply, match.document, times)
+            applied = limited(self._update.apply)(match.document, times)
             if applied.change is None:
                 return Changed(match.document, None)
             new = encode(applied.document)
@@ -177,7 +177,7 @@ class Applier:
         """Insert the document that an upsert makes from filter and update. Return it as stored."""
         context, target = self._context, self._target
         times = UpdateContext(context.txn.wall_ms, self._time(), inserting=True)
-        raw = encode(run_limited(upsert_document, self._update, spec, times))
+        raw = encode(limited_call(upsert_document)(self._update, spec, times))
         self._validator.check(target.collection, raw)
         measure(context, target)
         return decode(insert(context, target, raw, self._retryable))

@@ -23,7 +23,7 @@ from headrace.query.match import parse_filter
 from headrace.query.match.filter_failures import failure_details
 from headrace.query.operation_memory import size_of
 from headrace.store.catalog import ENCRYPTED, Collection
-from headrace.time_limit import run_limited
+from headrace.time_limit import limited
 from headrace.values.bson import MISSING, decode
 
 _ENCRYPTED_SUBTYPE: Final = 6
@@ -85,7 +85,7 @@ def _checker(collection: Collection, body: dict[str, Any], context: CommandConte
             return
         information = {"failingDocumentId": decoded.get("_id")}
         if described_bytes < limits.VALIDATION_DETAIL_BYTES_MAX:
-            details = run_limited(failure_details, validator, decoded, variables)
+            details = limited(failure_details)(validator, decoded, variables)
             described_bytes += size_of(details)
             if described_bytes < limits.VALIDATION_DETAIL_BYTES_MAX:
                 information["details"] = details

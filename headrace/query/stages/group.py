@@ -17,7 +17,7 @@ from headrace.query.expressions.numbers import NUMBERS
 from headrace.query.operation_memory import StageMemory, size_of
 from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-from headrace.time_limit import run_limited
+from headrace.time_limit import limited
 from headrace.values.bson import MISSING, type_name
 from headrace.values.bson.to_string import to_string
 from headrace.values.order import hash_key
@@ -109,6 +109,7 @@ class Group(Stage):
             for evaluate, state in zip(evaluates, group[1]):
                 state.add(evaluate(env))
 
+        add_limited = limited(add_to)
         watch = GrowthWatch(self, memory) if self.grows else None
         size, step, unwatched = 0, memory.step, 0
         for document in documents:
@@ -118,10 +119,10 @@ class Group(Stage):
             env = Env(document, bound)
             if group is None:
                 group = groups[hashed] = (value, new_states(self.fields))
-                run_limited(add_to, group, env)
+                add_limited(group, env)
                 size += self.size(*group)
             else:
-                run_limited(add_to, group, env)
+                add_limited(group, env)
                 if watch is None:
                     continue
                 unwatched += 1

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.update.update import Diff, Update, UpdateContext
-from headrace.time_limit import run_limited
+from headrace.time_limit import limited
 from headrace.values.bson import decode, encode, encode_in_order
 from headrace.values.bson.columns import FIELD_COUNT_MAX, Columns
 
@@ -82,7 +82,7 @@ class SlicedUpdate:
     def _computed(self, elements: Elements) -> _Change | None:
         body = b"".join(filter(None, elements))
         before = decode((len(body) + 5).to_bytes(4, "little") + body + b"\0")
-        applied = run_limited(self._update.apply, before, self._context)
+        applied = limited(self._update.apply)(before, self._context)
         change = None
         if type(applied.change) is Diff:
             after = applied.document
