@@ -180,13 +180,6 @@ class Engine:
         the server has none, and the errors of the declared fields.
         """
         repeated, profiler = request.repeated, self.profiler
-        if (
-            repeated is not None and repeated.command is not None and not self.authorizes
-            and self.primacy.ends_ms is None and not self.store.state.cluster_parameters and not profiler.active
-            and profiler.stored_count >= profiler.recorded_count
-        ):  # fmt: skip
-            known: Command = repeated.command
-            return known
         command = self.commands.get(request.name)
         if command is None:
             raise CommandError(59, f"no such command: '{request.name}'")
@@ -221,8 +214,6 @@ class Engine:
             if profiler.stored_count < profiler.recorded_count:
                 command = profiler.reading(command, request)
             return profiler.profiled(command, request) if profiler.active else command
-        if repeated is not None and not request.is_special:
-            repeated.command = command
         return command
 
     def run_again(self, command: Command, request: Request, txn: WriteTransaction | None = None) -> bytes | None:

@@ -342,13 +342,11 @@ class RepeatedCommand(RepeatedBody):
     """
 
     __slots__ = (
-        "_session", "body", "command", "db", "facts", "form", "id_at", "id_size", "id_type", "layout", "name",
+        "_session", "body", "db", "facts", "form", "id_at", "id_size", "id_type", "layout", "name",
         "section", "session_at",
     )  # fmt: skip
 
     def __init__(self, request: Request) -> None:
-        self.command: Any = None
-        """The `Command` to run for requests with nothing special; None: not looked up yet."""
         self.section = next(iter(request.sequences), "")
         """The name of the sequence beside the body; empty: no sequence."""
         self.session_at = 0
