@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -14,6 +14,15 @@ from headrace.dispatch.request import ClientInfo
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.testing.driven import DrivenServer
+
+HERE: Final = frozenset({
+    "$_internalUnpackBucket", "$addFields", "$bucket", "$bucketAuto", "$changeStreamSplitLargeEvent", "$count",
+    "$densify", "$fill", "$geoNear",
+    "$group", "$limit", "$match", "$project", "$rankFusion", "$redact", "$replaceRoot", "$replaceWith", "$sample",
+    "$score", "$scoreFusion", "$set",
+    "$setWindowFields", "$skip", "$sort", "$sortByCount", "$unset", "$unwind",
+})  # fmt: skip
+"""The stages that require only `find` on the collection, because they work on their input."""
 
 
 class Users:

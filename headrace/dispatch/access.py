@@ -7,7 +7,7 @@ such commit begins a new *generation*, and a connection looks up its user again 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace import limits
@@ -16,7 +16,7 @@ from headrace.auth.names import RoleName, UserName
 from headrace.auth.privileges import CLUSTER, Privilege, Privileges, allowed, merged
 from headrace.auth.roles import Resolved, resolve, roles_of
 from headrace.dispatch.request import ClientInfo, Request
-from headrace.dispatch.requirement import Needs, unauthorized
+from headrace.dispatch.requirement import unauthorized
 from headrace.dispatch.sessions import lsid_of, user_digest
 from headrace.errors import CommandError
 from headrace.store.view import View
@@ -40,22 +40,19 @@ AccessEvent = tuple[str, ClientInfo, dict[str, Any], int]
 """(event, client, details, error code or 0), for `Access.listeners`."""
 
 
-_MEMO_COUNT_MAX: Final = 4096  # remembered requirements of a connection: collections times commands
 _RESOLVED_COUNT_MAX: Final = 256  # lists of roles whose privileges connections share; root's take 16 KiB
 
 
 class Grants:
     """The privileges that a connection has through its user's roles, in one generation."""
 
-    __slots__ = ("document", "generation", "known", "name", "resolved")
+    __slots__ = ("document", "generation", "name", "resolved")
 
     def __init__(self, name: UserName, document: dict[str, Any], resolved: Resolved, generation: int) -> None:
         self.name = name
         self.document = document
         self.resolved = resolved
         self.generation = generation
-        self.known: dict[tuple[Needs, str, str, Hashable], tuple[Privilege, ...]] = {}
-        """Granted privileges by requirement, database, collection and variant, if these determine the privileges."""
 
     @property
     def privileges(self) -> Privileges:
@@ -256,27 +253,14 @@ class Access:
 
     def require_privileges(self, engine: Engine, command: Command, request: Request) -> None:
         """Raise 13 if the user lacks a privilege that the command requires. Set `request.required`."""
-        requirement = command.requires
-        needs = requirement.needs
+        needs = command.requires.needs
         if needs is None:
             return
         grants: Grants | None = request.client.grants
-        body = request.body
-        shape = None
-        if grants is not None and requirement.by_namespace and "bypassDocumentValidation" not in body:
-            name, variant = body.get(request.name), requirement.variant(request)
-            if type(name) is str and variant is not None:
-                shape = (needs, request.db, name, variant)
-                known = grants.known.get(shape)
-                if known is not None:
-                    request.required = known
-                    return
         if grants is None:
             grants = Grants(_NOBODY, {}, Resolved((), _LOCALHOST, ()), self.generation)
         try:
-            required = needs(engine, request, grants)
-            if type(required) is not tuple:
-                required = tuple(required)
+            required = tuple(needs(engine, request, grants))
             if not all(grants.permits(*wanted) for wanted in required):
                 raise unauthorized(request)
         except CommandError as error:
@@ -284,8 +268,6 @@ class Access:
                 self.note("authCheck", request.client, _checked(command, request), 13)
             raise
         request.required = required
-        if shape is not None and len(grants.known) < _MEMO_COUNT_MAX:
-            grants.known[shape] = required
 
     def require_again(self, engine: Engine, command: Command, request: Request) -> None:
         """Raise 13 if the user may no longer run a command that has waited."""

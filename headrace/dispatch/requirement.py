@@ -9,7 +9,7 @@ function makes the requirement. Only `Access.require_login` and `Access.require_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,10 +25,6 @@ Needs = Callable[["Engine", Request, "Grants"], Iterable[Privilege]]
 """A function that returns all privileges that a request needs. It may raise 13 itself."""
 
 
-def _one_variant(request: Request) -> Hashable:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """The requirement of a command. `needs` None: only a login, or not even a login."""
@@ -37,11 +33,6 @@ class Requirement:
     """A description for readers: the actions and the resource."""
     needs: Needs | None = None
     login: bool = True
-    by_namespace: bool = False
-    """Whether the privileges depend only on the request's database and collection, on `bypassDocumentValidation`, and
-    on `variant`. Granted privileges are then remembered."""
-    variant: Callable[[Request], Hashable] = _one_variant
-    """Returns other parts of the request on which the privileges depend; None: check this request each time."""
 
 
 ANYONE: Final = Requirement("nothing", login=False)
@@ -62,7 +53,7 @@ def on_collection(*actions: str) -> Requirement:
     def needs(engine: Engine, request: Request, grants: Grants) -> Iterable[Privilege]:
         return ((namespace_of(request), wanted),)
 
-    return Requirement(f"{', '.join(sorted(actions))} on the collection", needs, by_namespace=True)
+    return Requirement(f"{', '.join(sorted(actions))} on the collection", needs)
 
 
 def on_database(*actions: str) -> Requirement:

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from bson import Int64
 
-from headrace.commands.requirements.pipelines import HERE
 from headrace.commands.table import COMMANDS, TEST_COMMANDS
 from headrace.errors import CommandError
 from headrace.query.stages.other_collections import READING
 from headrace.query.stages.stage_table import STAGES, UNSUPPORTED
 from headrace.store import catalog_changes
-from tests.users import Users, shop_users
+from tests.users import HERE, Users, shop_users
 
 NAMES = ("system.users", "system.roles")
 MARKER = "hiddenmarker"

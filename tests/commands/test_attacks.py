@@ -17,7 +17,7 @@ from headrace.dispatch.sessions import user_digest
 from headrace.errors import CommandError
 from headrace.query.stages.stage_table import STAGES, UNSUPPORTED
 from headrace.values.bson import encode
-from tests.users import Users, shop_users
+from tests.users import HERE, Users, shop_users
 
 SHOP_ORDERS = {"db": "shop", "collection": "orders"}
 SECRET = "admin.system.users"
@@ -254,8 +254,8 @@ def test_a_stream_shows_no_system_collections_that_its_user_may_not_read(users: 
 def test_each_stage_is_known_to_the_check() -> None:
     elsewhere = {"$changeStream", "$documents", "$facet", "$graphLookup", "$lookup", "$merge", "$out", "$unionWith"}
     described = pipelines._SOURCES.keys() | pipelines._OF_USERS.keys() | pipelines._CLUSTER_WIDE.keys()
-    assert set(STAGES) - pipelines.HERE - set(UNSUPPORTED) <= elsewhere | described
-    assert set(STAGES) >= pipelines.HERE
+    assert set(STAGES) - HERE - set(UNSUPPORTED) <= elsewhere | described
+    assert set(STAGES) >= HERE
 
 
 def test_nobody_becomes_root_by_renaming(users: Users) -> None:

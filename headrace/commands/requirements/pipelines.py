@@ -43,25 +43,6 @@ _OF_USERS: Final = {
 """The stages that show the user's own data, and with `allUsers` the data of all users."""
 
 
-HERE: Final = frozenset({
-    "$_internalUnpackBucket", "$addFields", "$bucket", "$bucketAuto", "$changeStreamSplitLargeEvent", "$count",
-    "$densify", "$fill", "$geoNear",
-    "$group", "$limit", "$match", "$project", "$rankFusion", "$redact", "$replaceRoot", "$replaceWith", "$sample",
-    "$score", "$scoreFusion", "$set",
-    "$setWindowFields", "$skip", "$sort", "$sortByCount", "$unset", "$unwind",
-})  # fmt: skip
-"""The stages that require only `find` on the collection, because they work on their input."""
-
-
-def _variant(request: Request) -> bool | None:
-    """Return True for a pipeline of `HERE` stages only; None: check the pipeline each time."""
-    pipeline = request.body.get("pipeline")
-    for stage in pipeline if type(pipeline) is list else ():
-        if type(stage) is not dict or not HERE.issuperset(stage):
-            return None
-    return True
-
-
 def aggregation(engine: Engine, request: Request, grants: Grants) -> Iterator[Privilege]:
     """Yield the privileges that an aggregate requires."""
     body = request.body
@@ -145,9 +126,4 @@ def _outputs(stages: list[Any]) -> Iterator[tuple[str, Any]]:
                 yield name, stage[name]
 
 
-AGGREGATE: Final = Requirement(
-    "find on what it reads, insert, update or remove on what it writes",
-    aggregation,
-    by_namespace=True,
-    variant=_variant,
-)
+AGGREGATE: Final = Requirement("find on what it reads, insert, update or remove on what it writes", aggregation)

@@ -49,10 +49,6 @@ def _update(engine: Engine, request: Request, grants: Grants) -> Iterable[Privil
     return ((namespace, actions),)
 
 
-def _variant(request: Request) -> str:
-    return "upserts" if _upserts(request) else "updates"
-
-
 def _upserts(request: Request) -> bool:
     """Whether a statement of an update may insert."""
     statements = request.sequences.get("updates")
@@ -141,8 +137,6 @@ BULK_WRITE: Final = Requirement("insert, update or remove on each collection", _
 COLL_MOD: Final = Requirement("collMod on the collection, find on what a view shows", _coll_mod)
 CREATE: Final = Requirement("createCollection on the collection, find on what a view shows", _create)
 FIND_AND_MODIFY: Final = Requirement("find, and update, insert or remove on the collection", _find_and_modify)
-INSERT: Final = Requirement("insert on the collection", _insert, by_namespace=True)
+INSERT: Final = Requirement("insert on the collection", _insert)
 RENAME: Final = Requirement("renameCollectionSameDB, or find, dropCollection, insert and createIndex", _rename)
-UPDATE: Final = Requirement(
-    "update on the collection, and insert for an upsert", _update, by_namespace=True, variant=_variant
-)
+UPDATE: Final = Requirement("update on the collection, and insert for an upsert", _update)
