@@ -192,7 +192,6 @@ class Access:
 
     def _set(self, client: ClientInfo, grants: Grants | None) -> None:
         client.grants = grants
-        client.last_session = None
         client.uid = user_digest(grants.name) if self.authorizes and grants is not None else None
 
     def log_in(self, client: ClientInfo, name: UserName) -> None:

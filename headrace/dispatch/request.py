@@ -56,7 +56,6 @@ class ClientInfo:
         "cut_off",
         "grants",
         "is_program",
-        "last_session",
         "local_address",
         "metadata",
         "shown_roles",
@@ -82,8 +81,6 @@ class ClientInfo:
         """The subject of the client's verified certificate; None: no certificate."""
         self.uid: bytes | None = None
         """`lsid.uid` of the user's sessions, on a server with authorization; None: no user."""
-        self.last_session: Any = None
-        """The `sessions.ClientSession` of the client's last command that had a session."""
         self.commands: dict[int, Any] = {}
         """The last commands, as `RepeatedCommand` by the length of the body, to recognise repetitions; None: a body of
         this length has come once."""
@@ -342,7 +339,7 @@ class RepeatedCommand(RepeatedBody):
     """
 
     __slots__ = (
-        "_session", "body", "db", "facts", "form", "id_at", "id_size", "id_type", "layout", "name",
+        "body", "db", "facts", "form", "id_at", "id_size", "id_type", "layout", "name",
         "section", "session_at",
     )  # fmt: skip
 
@@ -353,7 +350,6 @@ class RepeatedCommand(RepeatedBody):
         """The offset of the session's 16 bytes; 0: no session, or one with other fields."""
         self.id_at = self.id_size = self.id_type = 0
         """The offset, size and type of the `_id` in a find's filter that may differ; 0: none."""
-        self._session = b""
         self.name, self.db, self.body = request.name, request.db, request.body
         self.facts: Any = None
         """The facts about the body that the command keeps for itself; None: nothing yet."""
@@ -368,7 +364,6 @@ class RepeatedCommand(RepeatedBody):
             return start, start
         if name == b"lsid" and body.startswith(_SESSION_HEAD, start):
             self.session_at = start + len(_SESSION_HEAD)
-            self._session = body[self.session_at : self.session_at + 16]
             return self.session_at, self.session_at + 16
         if name == b"filter" and self.name == "find" and body.startswith(b"_id\x00", start + 5):
             size = _ID_SIZES.get(body[start + 4])
@@ -383,10 +378,7 @@ class RepeatedCommand(RepeatedBody):
         if self.number_at:
             body["txnNumber"] = Int64(_READ_INT64(raw, self.number_at)[0])
         if at := self.session_at:
-            session = raw[at : at + 16]
-            if session != self._session:
-                self._session, self.body["lsid"] = session, {"id": Binary(session, 4)}
-                body["lsid"] = self.body["lsid"]
+            body["lsid"] = {"id": Binary(raw[at : at + 16], 4)}
         if at := self.id_at:
             body["filter"] = {"_id": self._identity(raw, at)}
         return body

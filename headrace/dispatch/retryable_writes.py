@@ -24,7 +24,7 @@ from headrace.dispatch import reply
 from headrace.dispatch.command import Command, Reply
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.dispatch.sessions import lsid_of, session_id, session_of, until_returned
+from headrace.dispatch.sessions import lsid_of, session_id, until_returned
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
 from headrace.query.expressions.numbers import truthy
@@ -306,11 +306,10 @@ def retryable_of(context: CommandContext, request: Request) -> RetryableWrite | 
     number = request.body.get("txnNumber")
     if number is None or "autocommit" in request.body:
         return None
-    session = session_of(request)
-    if session is None:
+    if session_id(request) is None:
         return None
     previous = 0 if context.progress is None else context.progress["previous"]
-    return RetryableWrite(session.raw, number, previous)
+    return RetryableWrite(encode(lsid_of(request)), number, previous)
 
 
 def progress_of(context: CommandContext, **fields: Any) -> dict[str, Any]:

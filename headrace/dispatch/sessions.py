@@ -7,7 +7,7 @@ Source: MongoDB's session checkout.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from bson import Binary
 
@@ -33,53 +33,23 @@ def raw_lsid(identity: bytes) -> bytes:
     return b"".join((_RAW_HEAD, identity, _RAW_END))
 
 
-class ClientSession(NamedTuple):
-    """The session of a connection's last command that had one."""
-
-    lsid: dict[str, Any]
-    """The `lsid` as the client sent it."""
-    key: bytes
-    """The 16 bytes that identify the session; see `session_id`."""
-    raw: bytes
-    """The raw `lsid` of the session's oplog entries."""
-
-
 _RAW: Final = encode({"id": Binary(bytes(16), 4), "uid": NO_USER})
 _RAW_HEAD, _RAW_END = _RAW[:13], _RAW[29:]
 
 
-def session_of(request: Request) -> ClientSession | None:
-    """Return the request's session; None without `lsid`. Raise 14 if `lsid.id` is no UUID."""
-    lsid = request.body.get("lsid")
-    if lsid is None:
-        return None
-    client = request.client
-    last: ClientSession | None = client.last_session
-    if last is not None and lsid is last.lsid:  # the same object, of a repeated body
-        return last
-    identity = lsid.get("id") if type(lsid) is dict else None
-    if type(identity) is not Binary or identity.subtype != 4 or len(identity) != 16:
-        raise CommandError(14, "BSON field 'lsid.id' is the wrong type, expected a UUID")
-    if last is None or last.lsid["id"] != identity:
-        if client.uid is None:
-            key = bytes(identity)
-            last = ClientSession(lsid, key, raw_lsid(key))
-        else:
-            key = session_key(bytes(identity), client.uid)
-            last = ClientSession(lsid, key, encode(lsid_of(request)))
-    else:
-        last = ClientSession(lsid, last.key, last.raw)
-    client.last_session = last
-    return last
-
-
 def session_id(request: Request) -> bytes | None:
-    """Return the 16 bytes that identify the request's session. Raise 14 if `lsid.id` is no UUID.
+    """Return the 16 bytes that identify the request's session; None without `lsid`. Raise 14 if `lsid.id` is no UUID.
 
     They are the bytes of `lsid.id`, or a digest of `lsid.id` and the user on a server with authorization.
     """
-    session = session_of(request)
-    return None if session is None else session.key
+    lsid = request.body.get("lsid")
+    if lsid is None:
+        return None
+    identity = lsid.get("id") if type(lsid) is dict else None
+    if type(identity) is not Binary or identity.subtype != 4 or len(identity) != 16:
+        raise CommandError(14, "BSON field 'lsid.id' is the wrong type, expected a UUID")
+    uid = request.client.uid
+    return bytes(identity) if uid is None else session_key(bytes(identity), uid)
 
 
 def session_key(identity: bytes, uid: bytes) -> bytes:

@@ -12,7 +12,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import LOGGED_IN
-from headrace.dispatch.sessions import lsid_of, session_of, until_returned
+from headrace.dispatch.sessions import lsid_of, until_returned
 from headrace.dispatch.transactions import abort as abort_transaction
 from headrace.dispatch.transactions import committed, current, identity, until_ended
 from headrace.dispatch.wait import Wait
@@ -36,9 +36,7 @@ def commit(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     transaction = current(context.engine, txn, session, number)
     if transaction is None or transaction.state is TransactionState.COMMITTED or transaction.committing is txn:
         return {}
-    made = session_of(request)
-    assert made is not None
-    write_commit(txn, transaction, made.raw)
+    write_commit(txn, transaction, encode(lsid_of(request)))
     if transaction.operations:
         record = {"txnNumber": Int64(number), "committed": True, "usedAt": DatetimeMS(txn.wall_ms)}
         if request.client.uid is not None:
