@@ -17,9 +17,8 @@ from pymongo import MongoClient
 
 import headrace
 from headrace.spark.session.java import find_java, home_for_spark
-from headrace.spark.session.jvm import QUICK
 from tests.ports import free_port
-from tests.spark.support.distribution import spark_distribution
+from tests.spark.support.distribution import java_options, spark_distribution
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
 
@@ -75,7 +74,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def environ(**more: str) -> dict[str, str]:
     plain = {name: value for name, value in os.environ.items() if name not in _GATEWAY}
-    java = {"JAVA_HOME": str(home_for_spark(find_java())), "JDK_JAVA_OPTIONS": " ".join(QUICK),
+    java = {"JAVA_HOME": str(home_for_spark(find_java())), "JDK_JAVA_OPTIONS": java_options(),
             "PYSPARK_PYTHON": sys.executable, "SPARK_CONNECT_MODE": "0"}  # fmt: skip
     return plain | java | more
 

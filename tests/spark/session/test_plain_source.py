@@ -12,9 +12,9 @@ import pytest
 from pymongo.database import Database
 
 from headrace.spark.session.java import find_java, home_for_spark
-from headrace.spark.session.jvm import QUICK
 from headrace.spark.session.last_line import source_error
 from tests.ports import free_port
+from tests.spark.support.distribution import java_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ def ran(folder: Path, way: str, **options: str) -> subprocess.CompletedProcess[s
     other.parent.mkdir()
     other.write_text("#!/bin/sh\necho this is another python3 >&2\nexit 1\n")
     other.chmod(0o755)
-    java = {"JAVA_HOME": str(home_for_spark(find_java())), "JDK_JAVA_OPTIONS": " ".join(QUICK)}
+    java = {"JAVA_HOME": str(home_for_spark(find_java())), "JDK_JAVA_OPTIONS": java_options()}
     names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
     environ = {name: value for name, value in os.environ.items() if name not in names} | java
     environ["PATH"] = f"{other.parent}{os.pathsep}{environ['PATH']}"

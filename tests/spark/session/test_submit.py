@@ -17,8 +17,7 @@ from pymongo.database import Database
 import headrace
 from headrace.spark.rows.tokens import Token
 from headrace.spark.session.java import find_java, home_for_spark
-from headrace.spark.session.jvm import QUICK
-from tests.spark.support.distribution import spark_distribution
+from tests.spark.support.distribution import java_options, spark_distribution
 
 pytestmark = pytest.mark.spark
 
@@ -42,7 +41,7 @@ def submit(folder: Path, master: str, uri: str, *more: str, script: Path = JOB) 
     conf = [part for name, value in CONF.items() for part in ("--conf", f"{name}={value}")]
     command = [str(spark / "bin" / "spark-submit"), "--master", master, *conf, *more, str(script), uri, str(folder)]
     environ = os.environ | {"JAVA_HOME": str(home_for_spark(find_java())), "PYSPARK_PYTHON": sys.executable,
-                            "SPARK_HOME": str(spark), "JDK_JAVA_OPTIONS": " ".join(QUICK)}  # fmt: skip
+                            "SPARK_HOME": str(spark), "JDK_JAVA_OPTIONS": java_options()}  # fmt: skip
     for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
         environ.pop(name, None)
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300, check=False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from headrace.spark.session import jvm
+from headrace.spark.session.java import find_java
 from headrace.spark.session.jvm import spark_home
 
 
@@ -20,3 +22,9 @@ def spark_distribution(folder: Path) -> Path:
             if each.name != "python":
                 (spark / each.name).symlink_to(each)
     return spark
+
+
+def java_options() -> str:
+    """Return JDK_JAVA_OPTIONS with which Spark's own programs start as soon as Headrace's sessions do."""
+    unverified = jvm._UNVERIFIED if find_java().major <= jvm._UNVERIFIED_JAVA_MAX else ()
+    return " ".join((*jvm._STARTS_SOON, *jvm.QUICK, *unverified))

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from headrace.spark.session.java import find_java, home_for_spark
-from headrace.spark.session.jvm import QUICK
 from tests.ports import free_port
-from tests.spark.support.distribution import spark_distribution
+from tests.spark.support.distribution import java_options, spark_distribution
 
 _DEPLOY: Final = "org.apache.spark.deploy"
 
@@ -23,7 +22,7 @@ def daemon(folder: Path, name: str, until: str, *arguments: str) -> Iterator[Non
     """A master or a worker, started by PySpark's own `spark-class` in the folder, which has said `until`."""
     spark, log = spark_distribution(folder), folder / f"{name.rpartition('.')[2]}-{len(list(folder.glob('*.log')))}.log"
     environ = os.environ | {"JAVA_HOME": str(home_for_spark(find_java())), "SPARK_HOME": str(spark),
-                            "JDK_JAVA_OPTIONS": " ".join(QUICK), "PYSPARK_PYTHON": sys.executable}  # fmt: skip
+                            "JDK_JAVA_OPTIONS": java_options(), "PYSPARK_PYTHON": sys.executable}  # fmt: skip
     command = [str(spark / "bin" / "spark-class"), f"{_DEPLOY}.{name}", "--host", "127.0.0.1", *arguments]
     process = subprocess.Popen(command, cwd=folder, env=environ, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
