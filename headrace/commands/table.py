@@ -17,13 +17,23 @@ from headrace.commands.maintenance import (
 )
 from headrace.commands.reading import aggregate, arrow_changes, count, explain, find, get_more, kill_cursors
 from headrace.commands.server_info import (
+    administration,
     api_commands,
+    build_info,
     cluster_parameters,
     configure_fail_point,
+    connection_status,
     current_op,
     default_concerns,
+    hello,
+    monitoring,
+    parameters,
+    refused,
+    replica_set,
+    server_status,
+    session_commands,
 )
-from headrace.commands.table_static import STATIC_COMMANDS
+from headrace.commands.users import changing_roles, changing_users, logging_in, merging, showing
 from headrace.commands.writing import apply_ops, bulk_write, delete, end_transaction, find_and_modify, insert, update
 from headrace.dispatch.command import Command
 from headrace.dispatch.options import ServerOptions
@@ -37,19 +47,20 @@ _MANY: Final = (
     plan_cache, profiling, query_settings, sizes, validate, validate_metadata,
 )  # fmt: skip
 
-DATA_COMMANDS: Final = sorted(
-    [module.COMMAND for module in _ONE] + [command for module in _MANY for command in module.COMMANDS],
-    key=lambda command: command.name,
-)
+_OF_THE_SERVER: Final = (
+    administration, build_info, changing_roles, changing_users, connection_status, hello, logging_in, merging,
+    monitoring, parameters, refused, replica_set, server_status, session_commands, showing,
+)  # fmt: skip
+
+STATIC_COMMANDS: Final = {command.name: command for module in _OF_THE_SERVER for command in module.COMMANDS}
+"""The commands about the server itself and its users."""
 
 
 def _by_name() -> dict[str, Command]:
     """Return all commands by name, with every spelling."""
-    table: dict[str, Command] = {}
-    for command in (*STATIC_COMMANDS.values(), *DATA_COMMANDS):
-        for name in (command.name, *command.aliases):
-            table[name] = command
-    return dict(sorted(table.items()))
+    of_data = [module.COMMAND for module in _ONE] + [command for module in _MANY for command in module.COMMANDS]
+    every = (*STATIC_COMMANDS.values(), *of_data)
+    return dict(sorted((name, command) for command in every for name in (command.name, *command.aliases)))
 
 
 COMMANDS: Final = _by_name()

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from headrace import limits
 from headrace.clock import SystemClock
-from headrace.commands.table_static import STATIC_COMMANDS
+from headrace.commands.table import STATIC_COMMANDS
 from headrace.dispatch.access import AccessEvent, shortened
 from headrace.dispatch.profiling.profile_document import answer_counts
 from headrace.dispatch.request import ClientInfo, Request

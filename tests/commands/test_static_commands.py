@@ -13,7 +13,7 @@ from bson.datetime_ms import DatetimeMS
 from headrace.commands.server_info.hello import COMPRESSORS
 from headrace.commands.server_info.parameters import PARAMETERS, first_parameters
 from headrace.commands.server_info.refused import REFUSED
-from headrace.commands.table_static import STATIC_COMMANDS
+from headrace.commands.table import COMMANDS, STATIC_COMMANDS
 from headrace.commands.users import changing_roles, changing_users, showing
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.options import ServerOptions
@@ -124,7 +124,7 @@ def refused(body: dict[str, Any], info: FakeServer | None = None, client: Client
 
 
 def test_the_table_is_sorted_and_no_name_is_there_twice() -> None:
-    assert list(STATIC_COMMANDS) == sorted(STATIC_COMMANDS)
+    assert list(COMMANDS) == sorted(COMMANDS)
     aliases = [alias for command in STATIC_COMMANDS.values() for alias in command.aliases]
     assert len({*STATIC_COMMANDS, *aliases}) == len(STATIC_COMMANDS) + len(aliases)
 

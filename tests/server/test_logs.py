@@ -14,7 +14,7 @@ from pymongo.errors import PyMongoError
 
 import headrace
 from headrace import limits
-from headrace.commands.table_static import STATIC_COMMANDS
+from headrace.commands.table import STATIC_COMMANDS
 from headrace.dispatch.profiling import profile_document
 from headrace.server.logs import JsonFormatter, formatter
 from headrace.turns import Turns
