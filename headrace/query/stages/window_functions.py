@@ -18,7 +18,17 @@ from headrace.errors import CommandError
 from headrace.query.expressions import Env, parse_expression
 from headrace.query.expressions.arithmetic import divide, subtract, times
 from headrace.query.expressions.date_arithmetic import MILLISECONDS
-from headrace.query.expressions.numbers import CONTEXT, NUMBERS, decimal_of, int32_of, int64_of, truthy, wrap
+from headrace.query.expressions.numbers import (
+    CONTEXT,
+    NUMBERS,
+    decimal_of,
+    double_of,
+    int32_of,
+    int64_of,
+    truthy,
+    wrap,
+)
+from headrace.query.expressions.operator_parser import read_named
 from headrace.query.expressions.summing import Total
 from headrace.query.sort import SortKey
 from headrace.query.stages.stage import Document, PipelineContext
@@ -176,7 +186,7 @@ def _alpha(options: dict[str, Any]) -> Decimal:
     """The weight of a new value, from `alpha` or from the number `N`."""
     if "alpha" in options:
         alpha = options["alpha"]
-        if type(alpha) not in NUMBERS or not 0 < _number(alpha) < 1:
+        if type(alpha) not in NUMBERS or not 0 < double_of(alpha) < 1:
             raise CommandError(9, f"'alpha' must be between 0 and 1 (exclusive), found {to_string(alpha)}")
         return decimal_of(alpha)
     count = int64_of(options["N"])
@@ -210,7 +220,7 @@ def _linear_fill(name: str, argument: Any, context: PipelineContext) -> WindowFu
         dates = type(values[0]) is DatetimeMS
         if any((type(value) is not DatetimeMS) if dates else type(value) not in NUMBERS for value in paced(values)):
             raise CommandError(14, "There must be only numbers or only dates in the sort field of $linearFill")
-        coordinates = [float(int(value)) if dates else _number(value) for value in paced(values)]
+        coordinates = [float(int(value)) if dates else double_of(value) for value in paced(values)]
         known = [index for index, value in enumerate(column) if value is not None]
         for start, end in pairwise(paced(known)):
             _fill_between(column, coordinates, start, end)
@@ -220,7 +230,7 @@ def _linear_fill(name: str, argument: Any, context: PipelineContext) -> WindowFu
 
 
 def _fill_between(column: list[Any], coordinates: list[float], start: int, end: int) -> None:
-    slope_from, slope_to = _number(column[start]), _number(column[end])
+    slope_from, slope_to = double_of(column[start]), double_of(column[end])
     for index in paced(range(start + 1, end)):
         if coordinates[index] == coordinates[index - 1] or coordinates[end] == coordinates[start]:
             raise CommandError(6050106, "There can be no repeated values in the sort field of $linearFill")
@@ -353,7 +363,7 @@ def _covariance(
 
     def covariance(documents: list[Document]) -> float | None:
         pairs = [(left(document), right(document)) for document in paced(documents)]
-        numbers = [(_number(x), _number(y)) for x, y in pairs if type(x) in NUMBERS and type(y) in NUMBERS]
+        numbers = [(double_of(x), double_of(y)) for x, y in pairs if type(x) in NUMBERS and type(y) in NUMBERS]
         count = len(numbers)
         if count <= less:
             return None
@@ -364,23 +374,11 @@ def _covariance(
 
 
 def _options(name: str, argument: Any, *, required: tuple[str, ...], optional: tuple[str, ...]) -> Document:
-    if type(argument) is not dict:
-        raise CommandError(9, f"Argument to {name} must be an object")
-    for option in argument:
-        if option not in required + optional:
-            raise CommandError(9, f"{name} got unexpected argument: {option}")
-    for option in required:
-        if option not in argument:
-            raise CommandError(9, f"{name} requires an '{option}' argument")
-    return argument
+    return read_named(name, argument, required + optional, dict.fromkeys(required, 9), 9, 9)
 
 
 def _null(value: Any) -> Any:
     return None if value is MISSING else value
-
-
-def _number(value: Any) -> float:
-    return float(str(value))
 
 
 _OVER_ORDER: Final = {

@@ -115,9 +115,7 @@ class WindowBounds:
         if self.unit is not None:
             return shifted(value, self.unit, distance)
         if type(value) is Decimal128 or type(distance) is Decimal128:
-            left = value.to_decimal() if type(value) is Decimal128 else value
-            right = distance.to_decimal() if type(distance) is Decimal128 else distance
-            return float(left) + float(right)
+            return double_of(value) + double_of(distance)
         return value + distance
 
     def _check(self, value: Any) -> None:
