@@ -107,7 +107,7 @@ def _make_date_from_fields(*operands: Evaluate | None) -> Evaluate:
         zone = read_zone(timezone, env)
         if zone is None:
             return None
-        days = _civil_days(read, env) if read["year"] is not None else _iso_days(read, env)
+        days = _days(read, env)
         if days is None:
             return None
         hour, minute, second, millisecond = (number or 0 for number in clock)
@@ -119,26 +119,23 @@ def _make_date_from_fields(*operands: Evaluate | None) -> Evaluate:
     return evaluate
 
 
-def _civil_days(read: dict[str, Evaluate | None], env: Env) -> int | None:
-    year = _number("year", read["year"], env, 1970, bounded=False)
-    month = None if year is None else _number("month", read["month"], env, 1)
-    day = None if month is None else _number("day", read["day"], env, 1)
-    if year is None or month is None or day is None:
-        return None
-    if not 1 <= year <= 9999:
-        raise CommandError(40523, f"'year' must evaluate to an integer in the range 1 to 9999, found {year}")
-    return days_of(year, month, day)
+_CIVIL: Final = ("year", "month", "day"), 40523, days_of
+_ISO: Final = ("isoWeekYear", "isoWeek", "isoDayOfWeek"), 31095, days_of_iso_week
 
 
-def _iso_days(read: dict[str, Evaluate | None], env: Env) -> int | None:
-    year = _number("isoWeekYear", read["isoWeekYear"], env, 1970, bounded=False)
-    week = None if year is None else _number("isoWeek", read["isoWeek"], env, 1)
-    day = None if week is None else _number("isoDayOfWeek", read["isoDayOfWeek"], env, 1)
-    if year is None or week is None or day is None:
-        return None
-    if not 1 <= year <= 9999:
-        raise CommandError(31095, f"'isoWeekYear' must evaluate to an integer in the range 1 to 9999, found {year}")
-    return days_of_iso_week(year, week, day)
+def _days(read: dict[str, Evaluate | None], env: Env) -> int | None:
+    """The days since 1970 of the parts; None if one is null."""
+    names, code, days = _CIVIL if read["year"] is not None else _ISO
+    numbers: list[int] = []
+    for name in names:
+        number = _number(name, read[name], env, 1 if numbers else 1970, bounded=bool(numbers))
+        if number is None:
+            return None
+        numbers.append(number)
+    if not 1 <= numbers[0] <= 9999:
+        message = f"'{names[0]}' must evaluate to an integer in the range 1 to 9999, found {numbers[0]}"
+        raise CommandError(code, message)
+    return days(*numbers)
 
 
 def _number(name: str, evaluate: Evaluate | None, env: Env, default: int, *, bounded: bool = True) -> int | None:

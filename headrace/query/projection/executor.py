@@ -28,7 +28,15 @@ Fill = Callable[[dict[str, Any], dict[str, Any]], None]
 
 def includer(tree: ProjectionTree, variables: Mapping[str, Any]) -> Transform:
     """The projection that returns only the fields of `tree`, and the fields that it computes."""
-    take = _taker(tree)
+    return _filled(_taker(tree), tree, variables)
+
+
+def excluder(tree: ProjectionTree, variables: Mapping[str, Any]) -> Transform:
+    """The projection that returns all fields except the fields that `tree` excludes, and adds the computed fields."""
+    return _filled(_leaver(tree), tree, variables)
+
+
+def _filled(take: Transform, tree: ProjectionTree, variables: Mapping[str, Any]) -> Transform:
     if not tree.computes:
         return take
     fill = _filler(tree, variables)
@@ -150,21 +158,6 @@ def _element_finder(name: str, item: ElemMatchField) -> ComputeField:
         return MISSING if index is None else [value[int(index)]]
 
     return find
-
-
-def excluder(tree: ProjectionTree, variables: Mapping[str, Any]) -> Transform:
-    """The projection that returns all fields except the fields that `tree` excludes, and adds the computed fields."""
-    take = _leaver(tree)
-    if not tree.computes:
-        return take
-    fill = _filler(tree, variables)
-
-    def apply(document: dict[str, Any]) -> dict[str, Any]:
-        result = take(document)
-        fill(document, result)
-        return result
-
-    return apply
 
 
 def _leaver(tree: ProjectionTree) -> Transform:
