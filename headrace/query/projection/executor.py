@@ -22,8 +22,8 @@ from headrace.query.projection.specification import (
 from headrace.values.bson import MISSING
 
 ComputeField = Callable[[dict[str, Any]], Any]
-Fill = Callable[[dict[str, Any], dict[str, Any]], None]
-"""Sets computed fields. The arguments are the complete document and the level in which to set the fields."""
+FieldTree = dict[str, Any]
+"""The functions that compute fields, by name. A tree in place of a function computes fields below."""
 
 
 def includer(tree: ProjectionTree, variables: Mapping[str, Any]) -> Transform:
@@ -37,16 +37,10 @@ def excluder(tree: ProjectionTree, variables: Mapping[str, Any]) -> Transform:
 
 
 def _filled(take: Transform, tree: ProjectionTree, variables: Mapping[str, Any]) -> Transform:
-    if not tree.computes:
+    computed = _computed(tree, variables)
+    if not computed:
         return take
-    fill = _filler(tree, variables)
-
-    def apply(document: dict[str, Any]) -> dict[str, Any]:
-        result = take(document)
-        fill(document, result)
-        return result
-
-    return apply
+    return lambda document: with_fields(take(document), document, computed)
 
 
 def _taker(tree: ProjectionTree) -> Transform:
@@ -91,47 +85,34 @@ def _value_taker(tree: ProjectionTree) -> Callable[[Any], Any]:
     return take_value
 
 
-def _filler(tree: ProjectionTree, variables: Mapping[str, Any]) -> Fill:
-    """Return a function that sets everything computed in this level and below."""
-    computed: list[tuple[str, ComputeField]] = []
-    below: dict[str, Callable[[dict[str, Any], Any], Any]] = {}
-    order: list[str] = []
+def _computed(tree: ProjectionTree, variables: Mapping[str, Any]) -> FieldTree:
+    """The functions of everything computed in this level and below."""
+    computed: FieldTree = {}
     for name, item in tree.fields.items():
         if isinstance(item, ProjectionTree) and item.computes:
-            below[name] = _value_filler(item, variables)
+            computed[name] = _computed(item, variables)
         elif isinstance(item, ComputedField):
-            computed.append((name, _evaluator(item, variables)))
+            computed[name] = _evaluator(item, variables)
         elif isinstance(item, ElemMatchField):
-            computed.append((name, _element_finder(name, item)))
-        else:
+            computed[name] = _element_finder(name, item)
+    return computed
+
+
+def with_fields(value: Any, root: Any, tree: FieldTree) -> Any:
+    """The value with the fields of the tree added. Their functions get `root`."""
+    if type(value) is list:
+        return [with_fields(item, root, tree) for item in value]
+    added = value.copy() if type(value) is dict else {}
+    for name, branch in tree.items():
+        if type(branch) is dict:
+            added[name] = with_fields(added.get(name), root, branch)
             continue
-        order.append(name)
-    evaluators = dict(computed)
-
-    def fill(document: dict[str, Any], level: dict[str, Any]) -> None:
-        for name in order:
-            if name in below:
-                level[name] = below[name](document, level.get(name, MISSING))
-                continue
-            value = evaluators[name](document)
-            if value is not MISSING:
-                level[name] = value
-
-    return fill
-
-
-def _value_filler(tree: ProjectionTree, variables: Mapping[str, Any]) -> Callable[[dict[str, Any], Any], Any]:
-    fill = _filler(tree, variables)
-
-    def fill_value(document: dict[str, Any], value: Any) -> Any:
-        kind = type(value)
-        if kind is list:
-            return [fill_value(document, item) for item in value]
-        level = value if kind is dict else {}
-        fill(document, level)
-        return level
-
-    return fill_value
+        result = branch(root)
+        if result is MISSING:
+            added.pop(name, None)
+        else:
+            added[name] = result
+    return added
 
 
 def _evaluator(item: ComputedField, variables: Mapping[str, Any]) -> ComputeField:

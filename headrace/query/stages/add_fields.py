@@ -9,14 +9,14 @@ The fields are kept as a tree: `{"a.b": x, "a.c": y}` becomes `{"a": {"b": x, "c
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import check_length, checked_path
+from headrace.query.projection.executor import FieldTree, with_fields
 from headrace.query.stages.stage import Document, DocumentFunction, DocumentStage, PipelineContext, Stage
-from headrace.values.bson import MISSING, type_name
+from headrace.values.bson import type_name
 
-FieldTree: TypeAlias = dict[str, Any]
 _PREFIX = "Invalid {} :: caused by :: "
 
 
@@ -36,8 +36,6 @@ def _parse_fields(spec: Document, context: PipelineContext) -> DocumentFunction:
         raise CommandError(40177, "specification must have at least one field")
     _tree(spec, lambda value: None)
     tree = _tree(spec, context.expression)
-    if not any(type(branch) is dict for branch in tree.values()):
-        return _flat(tuple(tree.items()))
     return lambda document: with_fields(document, document, tree)
 
 
@@ -80,36 +78,3 @@ def put_field(tree: FieldTree, steps: tuple[str, ...], evaluate: Callable[[Any],
     if type(tree) is not dict or last in tree:
         raise CommandError(code, f"specification contains two conflicting paths at '{path}'")
     tree[last] = evaluate
-
-
-def _flat(items: tuple[tuple[str, DocumentFunction], ...]) -> DocumentFunction:
-    """Return the function that adds fields without dotted paths, the usual case."""
-
-    def add(document: Document) -> Document:
-        added = document.copy()
-        for name, evaluate in items:
-            value = evaluate(document)
-            if value is MISSING:
-                added.pop(name, None)
-            else:
-                added[name] = value
-        return added
-
-    return add
-
-
-def with_fields(value: Any, root: Any, tree: FieldTree) -> Any:
-    """The value with the fields of the tree added. Their functions get `root`."""
-    if type(value) is list:
-        return [with_fields(item, root, tree) for item in value]
-    added = value.copy() if type(value) is dict else {}
-    for name, branch in tree.items():
-        if type(branch) is dict:
-            added[name] = with_fields(added.get(name), root, branch)
-            continue
-        result = branch(root)
-        if result is MISSING:
-            added.pop(name, None)
-        else:
-            added[name] = result
-    return added

@@ -17,8 +17,9 @@ from headrace.query.expressions.field_paths import checked_path
 from headrace.query.external_sort import Sorter
 from headrace.query.operation_memory import StageMemory
 from headrace.query.options import ANY, check_options
+from headrace.query.projection.executor import FieldTree, with_fields
 from headrace.query.sort import SortKey, parse_sort
-from headrace.query.stages.add_fields import FieldTree, put_field, with_fields
+from headrace.query.stages.add_fields import put_field
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.window_functions import parse_window_function
 from headrace.query.stages.window_partition import Partition, sorted_by
