@@ -5,7 +5,7 @@ objects, and a numeric component is also an index. An array at the end of the pa
 unless a numeric component led to it: then only itself. Scalars in an array on the path yield nothing. A scalar
 elsewhere on the path yields MISSING.
 
-Expressions (`field_getter`): `$a.b` on an array yields the array of the values of its objects. No component is an
+Expressions (`get_path`): `$a.b` on an array yields the array of the values of its objects. No component is an
 index. Arrays directly in arrays are ignored.
 
 Sorting has its own rule, in `query/sort.py`.
@@ -199,26 +199,15 @@ def spread_values(value: Any, path: Sequence[str]) -> Iterator[Any]:
 # -------------------------------------------------------------- expressions
 
 
-def field_getter(path: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
-    """Return a function that computes `$a.b` of a document: a value, an array of values, or MISSING."""
-    name = path[0]
-    if len(path) == 1:
-        return lambda document: document.get(name, MISSING)
-    inner = field_getter(path[1:])
-
-    def get(document: dict[str, Any]) -> Any:
-        value = document.get(name, MISSING)
-        kind = type(value)
-        if kind is dict:
-            return inner(value)
-        if kind is list:
-            values = [inner(item) for item in value if type(item) is dict]
+def get_path(value: Any, path: Sequence[str], start: int = 0) -> Any:
+    """Return `$a.b` of a value, by the names of `path` from number `start` on: a value, an array of values, or
+    MISSING."""
+    for index in range(start, len(path)):
+        if type(value) is dict:
+            value = value.get(path[index], MISSING)
+        elif type(value) is list:
+            values = [get_path(item, path, index) for item in value if type(item) is dict]
             return [item for item in values if item is not MISSING]
-        return MISSING
-
-    return get
-
-
-def get_path(document: dict[str, Any], path: tuple[str, ...]) -> Any:
-    """The value of a path in a document, by the rules of `field_getter`."""
-    return field_getter(path)(document)
+        else:
+            return MISSING
+    return value

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.values.bson import MISSING
-from headrace.values.paths import any_value, field_getter, located_values, split_path
+from headrace.values.paths import any_value, get_path, located_values, split_path
 
 
 def reached(document: dict[str, Any], path: str, *, enter_last: bool = True) -> list[Any]:
@@ -65,4 +65,4 @@ def test_the_index_is_the_one_in_the_outermost_array() -> None:
     ],
 )
 def test_expressions_get(document: dict[str, Any], path: str, value: Any) -> None:
-    assert field_getter(split_path(path))(document) == value
+    assert get_path(document, split_path(path)) == value

@@ -38,7 +38,6 @@ from headrace.execution.writes.matches import (
 from headrace.execution.writes.measurements import insert_measurements
 from headrace.execution.writes.validation import Validator
 from headrace.query.expansion import encoded_for_storage
-from headrace.query.expressions.field_paths import walk
 from headrace.query.expressions.numbers import is_nullish
 from headrace.query.operation_memory import StageMemory
 from headrace.query.tape import Tape
@@ -52,6 +51,7 @@ from headrace.store.write_transaction import WriteTransaction
 from headrace.timeseries.bucket import taken_apart
 from headrace.timeseries.series import PREFIX, Series
 from headrace.values.bson import encode
+from headrace.values.paths import get_path
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
@@ -291,7 +291,7 @@ def _merge(
 def _check_values(collection: Collection, on: tuple[str, ...], document: dict[str, Any]) -> None:
     """Raise 51185 if an `on` field is an array, 51132 if it is missing and only sparse indexes have the fields."""
     for path in on:
-        value = walk(document, tuple(path.split(".")), 0)
+        value = get_path(document, tuple(path.split(".")))
         if type(value) is list:
             raise CommandError(51185, "$merge write error: 'on' field cannot be an array")
         if is_nullish(value) and not any(

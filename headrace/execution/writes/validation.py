@@ -17,7 +17,6 @@ from headrace.dispatch.generic_arguments import BYPASS
 from headrace.errors import CommandError
 from headrace.execution.let import CommandVariables
 from headrace.log_lines import RepeatedLine
-from headrace.query.expressions.field_paths import walk
 from headrace.query.expressions.value_text import as_text
 from headrace.query.match import parse_filter
 from headrace.query.match.filter_failures import failure_details
@@ -25,6 +24,7 @@ from headrace.query.operation_memory import size_of
 from headrace.store.catalog import ENCRYPTED, Collection
 from headrace.time_limit import limited
 from headrace.values.bson import MISSING, decode
+from headrace.values.paths import get_path
 
 _ENCRYPTED_SUBTYPE: Final = 6
 _REFUSED: Final = RepeatedLine()
@@ -55,7 +55,7 @@ def _check_encrypted(config: dict[str, Any], check_rest: Check, raw: bytes, befo
     """Raise 121 for a document with an unencrypted value in a field that must be encrypted."""
     document = decode(raw)
     for field in config["fields"]:
-        value = walk(document, tuple(field["path"].split(".")), 0)
+        value = get_path(document, tuple(field["path"].split(".")))
         if value is not MISSING and not (type(value) is Binary and value.subtype == _ENCRYPTED_SUBTYPE):
             information = {"failingDocumentId": document.get("_id")}
             raise CommandError(121, "Document failed validation", extra={"errInfo": information})

@@ -19,7 +19,7 @@ from headrace.query.expressions.expression import (
     ParseContext,
 )
 from headrace.query.expressions.expression_parser import parse_operand
-from headrace.query.expressions.field_paths import checked_path, walk_value
+from headrace.query.expressions.field_paths import checked_path
 from headrace.query.expressions.numbers import NUMBERS, int32_of, is_nullish
 from headrace.query.expressions.operator_parser import (
     OperatorParser,
@@ -37,6 +37,7 @@ from headrace.query.expressions.value_text import as_text
 from headrace.time_limit import check_memory
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import equal, sort_key
+from headrace.values.paths import get_path
 
 _LONG_COUNT: Final = 100_000
 
@@ -243,7 +244,7 @@ def _parse_sort_array(argument: Any, context: ParseContext) -> Expression:
 
 
 def _sort_part(steps: tuple[str, ...], collation: Any, item: Any) -> Any:
-    value = walk_value(item, steps) if steps else item
+    value = get_path(item, steps)
     return sort_key(None if value is MISSING else value, collation)
 
 

@@ -12,6 +12,7 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expressions.expression import ABSENT, Constant, Env, Evaluate, Expression, ParseContext
 from headrace.values.bson import MISSING
+from headrace.values.paths import get_path
 
 DBREF_FIELDS: Final = frozenset({"$db", "$id", "$ref"})
 AT_EVALUATION: Final = ("CLUSTER_TIME", "NOW", "USER_ROLES")
@@ -36,9 +37,7 @@ class FieldPathExpression(Expression):
         if len(steps) == 1:
             name = steps[0]
             return lambda env: env.root.get(name, MISSING)
-        if len(steps) == 2:
-            return _two_steps(*steps)
-        return lambda env: walk(env.root, steps, 0)
+        return lambda env: get_path(env.root, steps)
 
 
 class VariableExpression(Expression):
@@ -54,7 +53,7 @@ class VariableExpression(Expression):
         name, steps = self.name, self.steps
         if not steps:
             return lambda env: _bound(env, name)
-        return lambda env: walk_value(_bound(env, name), steps)
+        return lambda env: get_path(_bound(env, name), steps)
 
 
 def _bound(env: Env, name: str) -> Any:
@@ -62,41 +61,6 @@ def _bound(env: Env, name: str) -> Any:
         return env.variables[name]
     except KeyError:
         raise CommandError(51144, f"Builtin variable '$${name}' is not available") from None
-
-
-def _two_steps(first: str, second: str) -> Evaluate:
-    steps = (first, second)
-
-    def evaluate(env: Env) -> Any:
-        value = env.root.get(first, MISSING)
-        if type(value) is dict:
-            return value.get(second, MISSING)
-        return _walk_array(value, steps, 1) if type(value) is list else MISSING
-
-    return evaluate
-
-
-def walk(document: dict[str, Any], steps: tuple[str, ...], start: int) -> Any:
-    """The value at the path `steps[start:]` of `document`, or MISSING."""
-    value: Any = document
-    for index in range(start, len(steps)):
-        if type(value) is dict:
-            value = value.get(steps[index], MISSING)
-        elif type(value) is list:
-            return _walk_array(value, steps, index)
-        else:
-            return MISSING
-    return value
-
-
-def walk_value(value: Any, steps: tuple[str, ...]) -> Any:
-    """The value at a path of any value; MISSING unless the value is an object or array."""
-    return walk(value, steps, 0)
-
-
-def _walk_array(array: list[Any], steps: tuple[str, ...], index: int) -> list[Any]:
-    values = [walk(item, steps, index) for item in array if type(item) is dict]
-    return [item for item in values if item is not MISSING]
 
 
 def parse_path(text: str, context: ParseContext) -> Expression:
@@ -125,7 +89,7 @@ def _variable(name: str, steps: tuple[str, ...], context: ParseContext) -> Expre
     if name in context.defined:
         return VariableExpression(name, steps)
     if name in context.constants:
-        return Constant(walk_value(context.constants[name], steps))
+        return Constant(get_path(context.constants[name], steps))
     if name in AT_EVALUATION:
         return VariableExpression(name, steps)
     if name in _OF_SEARCH:
