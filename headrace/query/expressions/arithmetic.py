@@ -21,7 +21,6 @@ from headrace.query.expressions.numbers import (
     NUMBERS,
     coerced_to_long,
     decimal_of,
-    decimal_value,
     double_of,
     fits_long,
     int_or_long,
@@ -75,7 +74,7 @@ def _make_add(*operands: Evaluate) -> Evaluate:
 def _shifted_date(total: Total) -> DatetimeMS:
     value = total.result()
     if type(value) is Decimal128:
-        return DatetimeMS(to_long(wrap(decimal_value(value).to_integral_value())))
+        return DatetimeMS(to_long(wrap(value.to_decimal().to_integral_value())))
     if type(value) is float and not (math.isfinite(value) and fits_long(int(value))):
         raise CommandError(15, "date overflow in $add")
     return DatetimeMS(math.floor(value + 0.5) if type(value) is float else int(value))
@@ -173,7 +172,7 @@ def numeric(name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _abs(value: Any) -> Any:
     if type(value) is Decimal128:
-        return wrap(decimal_value(value).copy_abs())
+        return wrap(value.to_decimal().copy_abs())
     if type(value) is float:
         return abs(value)
     if int(value) == INT64_MIN:
@@ -183,7 +182,7 @@ def _abs(value: Any) -> Any:
 
 def _exp(value: Any) -> Any:
     if type(value) is Decimal128:
-        return wrap(decimal_value(value).exp(CONTEXT))
+        return wrap(value.to_decimal().exp(CONTEXT))
     try:
         return math.exp(value)
     except OverflowError:
@@ -201,14 +200,14 @@ def _log10(value: Any) -> Any:
 def _logarithm(
     name: str, code: int, value: Any, double: Callable[[Any], float], exact: Callable[[Decimal], Decimal]
 ) -> Any:
-    number = decimal_value(value) if type(value) is Decimal128 else value
+    number = value.to_decimal() if type(value) is Decimal128 else value
     if not (is_nan(number) or number > 0):
         raise CommandError(code, f"{name}'s argument must be a positive number, but is {value}")
     return wrap(exact(number)) if type(value) is Decimal128 else double(number)
 
 
 def _sqrt(value: Any) -> Any:
-    number = decimal_value(value) if type(value) is Decimal128 else value
+    number = value.to_decimal() if type(value) is Decimal128 else value
     if not is_nan(number) and number < 0:
         raise CommandError(28714, "$sqrt's argument must be greater than or equal to 0")
     return wrap(number.sqrt(CONTEXT)) if type(value) is Decimal128 else math.sqrt(number)
@@ -279,7 +278,7 @@ def _double_power(base: float, exponent: float) -> float:
 def sigmoid(value: Any) -> Any:
     """Return `1 / (1 + e^-value)`."""
     if type(value) is Decimal128:
-        return wrap(CONTEXT.divide(Decimal(1), CONTEXT.add(Decimal(1), (-decimal_value(value)).exp(CONTEXT))))
+        return wrap(CONTEXT.divide(Decimal(1), CONTEXT.add(Decimal(1), (-value.to_decimal()).exp(CONTEXT))))
     return 1.0 / (1.0 + _exp(-float(value)))
 
 

@@ -28,7 +28,6 @@ from headrace.query.expressions.numbers import (
     INT32_MIN,
     NUMBERS,
     decimal_of,
-    decimal_value,
     fits_long,
     int32_of,
     is_nan,
@@ -57,7 +56,7 @@ def failure(message: str) -> CommandError:
 
 def _truncated(value: Any) -> int:
     """A number truncated to an integer."""
-    number = decimal_value(value) if type(value) is Decimal128 else value
+    number = value.to_decimal() if type(value) is Decimal128 else value
     if is_nan(number):
         raise failure("Attempt to convert NaN value to integer type")
     if number in (math.inf, -math.inf):
@@ -80,7 +79,7 @@ def _to_long(value: Any) -> Int64:
 
 
 def _decimal_to_double(value: Decimal128) -> float:
-    number = decimal_value(value)
+    number = value.to_decimal()
     double = float(number)
     if number.is_finite() and (math.isinf(double) or (double == 0 and not number.is_zero())):
         raise failure("Conversion would overflow target type")

@@ -56,15 +56,11 @@ def decimal_of(value: Any) -> Decimal:
     """A BSON number as a decimal. A double is rounded to 15 digits, as in the server."""
     kind = type(value)
     if kind is Decimal128:
-        return decimal_value(value)
+        exact: Decimal = value.to_decimal()
+        return exact
     if kind is float:
         return decimal_of_double(value)
     return Decimal(int(value))
-
-
-def decimal_value(value: Decimal128) -> Decimal:
-    """A Decimal128 as a Python decimal."""
-    return value.to_decimal()
 
 
 def decimal_of_double(value: float) -> Decimal:
@@ -92,7 +88,7 @@ def wrap(value: Decimal) -> Decimal128:
 
 def double_of(value: Any) -> float:
     """A BSON number as a double."""
-    return float(decimal_value(value)) if type(value) is Decimal128 else float(value)
+    return float(value.to_decimal()) if type(value) is Decimal128 else float(value)
 
 
 def truthy(value: Any) -> bool:
@@ -103,7 +99,7 @@ def truthy(value: Any) -> bool:
     if value is None or value is MISSING:
         return False
     if kind is Decimal128:
-        return not decimal_value(value).is_zero()
+        return not value.to_decimal().is_zero()
     return bool(value != 0) if kind in NUMBERS else True
 
 
@@ -115,7 +111,7 @@ def integral(value: Any) -> int | None:
     if kind is float:
         return int(value) if math.isfinite(value) and value == math.floor(value) else None
     if kind is Decimal128:
-        number = decimal_value(value)
+        number = value.to_decimal()
         return int(number) if number.is_finite() and number == number.to_integral_value() else None
     return None
 
@@ -163,7 +159,7 @@ def to_long(value: Any) -> int:
             return 0
         return INT64_MAX if value >= INT64_MAX else INT64_MIN if value <= INT64_MIN else int(value)
     if kind is Decimal128:
-        number = decimal_value(value)
+        number = value.to_decimal()
         if number.is_nan():
             return 0
         if not INT64_MIN < number < INT64_MAX:

@@ -17,7 +17,6 @@ from headrace.query.expressions.numbers import (
     CONTEXT,
     NUMBERS,
     coerced_to_long,
-    decimal_value,
     exact_decimal,
     fits_long,
     int_or_long,
@@ -37,7 +36,7 @@ def _to_integral(rounding: str) -> Callable[[Any], Any]:
             rounded = math.ceil(value) if rounding == decimal.ROUND_CEILING else math.floor(value)
             return math.copysign(float(rounded), value)
         if type(value) is Decimal128:
-            return wrap(decimal_value(value).to_integral_value(rounding, CONTEXT))
+            return wrap(value.to_decimal().to_integral_value(rounding, CONTEXT))
         return value
 
     return apply
@@ -72,7 +71,7 @@ def _rounded(name: str, value: Any, digits: int, rounding: str) -> Any:
             return value
         return float(_quantized(exact_decimal(value), digits, rounding))
     if type(value) is Decimal128:
-        number = decimal_value(value)
+        number = value.to_decimal()
         return wrap(_quantized(number, digits, rounding)) if number.is_finite() else value
     if digits >= 0:
         return value

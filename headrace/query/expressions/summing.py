@@ -13,7 +13,7 @@ from typing import Any
 
 from bson import Decimal128, Int64
 
-from headrace.query.expressions.numbers import CONTEXT, decimal_value, exact_decimal, fits_long, int_or_long, wrap
+from headrace.query.expressions.numbers import CONTEXT, exact_decimal, fits_long, int_or_long, wrap
 
 
 class Total:
@@ -44,7 +44,7 @@ class Total:
             self.integers += int(value)
         else:
             self.has_decimal = True
-            self.decimals = CONTEXT.add(self.decimals, decimal_value(value))
+            self.decimals = CONTEXT.add(self.decimals, value.to_decimal())
 
     def add_integers(self, values: list[int]) -> None:
         """Add 32-bit integers, many at a time."""

@@ -13,7 +13,7 @@ from bson import Decimal128
 from headrace.errors import CommandError
 from headrace.query.expressions.arithmetic import numeric
 from headrace.query.expressions.expression import Operator
-from headrace.query.expressions.numbers import NUMBERS, decimal_of, decimal_value, is_nan, is_nullish, wrap
+from headrace.query.expressions.numbers import NUMBERS, decimal_of, is_nan, is_nullish, wrap
 from headrace.query.expressions.operator_parser import OperatorParser, binary, positional, single
 from headrace.values.bson import type_name
 
@@ -102,7 +102,7 @@ def _trigonometric(
     """An operator defined from `low` to `high`, inclusive unless `open_ended`."""
 
     def apply(value: Any) -> Any:
-        number = decimal_value(value) if type(value) is Decimal128 else float(value)
+        number = value.to_decimal() if type(value) is Decimal128 else float(value)
         if is_nan(number):
             return value if type(value) is Decimal128 else math.nan
         if not low <= number <= high or (open_ended and number in (low, high)):
