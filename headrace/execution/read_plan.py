@@ -29,7 +29,7 @@ from headrace.execution.planner.choice import NO_INDEX, Choice
 from headrace.execution.planner.collated_bounds import has_order_of
 from headrace.execution.planner.id_ranges import IdRange
 from headrace.execution.planner.index_access import IndexAccess
-from headrace.execution.planner.key_values import key_values, value_at
+from headrace.execution.planner.key_values import NUMBER_BYTES, key_values
 from headrace.execution.planner.near_access import NearAccess
 from headrace.execution.planner.plan_cache import CachedPlan
 from headrace.execution.planner.query import Order
@@ -42,7 +42,7 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends
 from headrace.store.view import View, id_bounds
 from headrace.timeseries.series import is_buckets
-from headrace.values.bson import decode, encode, encode_in_order
+from headrace.values.bson import decode, encode_in_order
 from headrace.values.bson.elements import find_element
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
         scan.keep = finder.keeper()
         return finder.narrowed(lambda: scan) if scan.keep is None else scan
     if plan.id_ranges is not None:
-        ranges, reader = plan.id_ranges, _id_reader(collection)
+        ranges, reader = plan.id_ranges, _key_reader(collection, collection.indexes[0], ("_id",), 0)
         return IdScan(current, collection, ranges, backward=plan.backward, wanted=wanted, reader=reader)
     if finder.has_id_keys and not plan.is_sorted:
         candidates = [raw for _, _, raw in finder.candidates(current)]
@@ -268,7 +268,7 @@ def index_scans(
     ]  # fmt: skip
 
 
-def _key_reader(collection: Collection, index: Index, fields: tuple[str, ...]) -> Reader:
+def _key_reader(collection: Collection, index: Index, fields: tuple[str, ...], start: int = NUMBER_BYTES) -> Reader:
     """Return a reader that makes a document of some fields from a key, and returns whether it fetched the document."""
     pattern = index.spec["key"]
     names = list(pattern)
@@ -276,7 +276,7 @@ def _key_reader(collection: Collection, index: Index, fields: tuple[str, ...]) -
     descending = [descends(kind) for kind in pattern.values()][: positions[-1][1] + 1]
 
     def reader(view: View, key: bytes, record: bytes) -> tuple[bytes, bool]:
-        values = key_values(key, descending)
+        values = key_values(key, descending, start)
         if values is not None:
             return encode_in_order({name: values[position] for name, position in positions}), False
         return _with_fields(view.fetch(collection, index, record), fields), True
@@ -294,19 +294,6 @@ def _with_fields(document: bytes, fields: tuple[str, ...]) -> bytes:
             elements.append(bytes((bson_type,)) + name.encode() + b"\0" + document[start:end])
     body = b"".join(elements)
     return (len(body) + 5).to_bytes(4, "little") + body + b"\0"
-
-
-def _id_reader(collection: Collection) -> Reader:
-    """Return a reader like that of `_key_reader`, for `_id` keys."""
-    index = collection.indexes[0]
-
-    def reader(view: View, key: bytes, record: bytes) -> tuple[bytes, bool]:
-        read = value_at(key, 0)
-        if read is not None:
-            return encode({"_id": read[0]}), False
-        return _with_fields(view.fetch(collection, index, record), ("_id",)), True
-
-    return reader
 
 
 def _watched(matches: Iterator[bytes], plan: ReadPlan, entry: CachedPlan) -> Iterator[bytes]:

@@ -77,11 +77,11 @@ class Blocks:
         return made
 
 
-def joined(given: Iterable[Span]) -> list[Span]:
-    """Return the leaves of some ranges as ascending ranges that are apart."""
+def joined(given: Iterable[Span], step: int = _NEXT) -> list[Span]:
+    """Return some ranges as ascending ranges that are apart. `step`: the difference between neighbouring numbers."""
     made: list[Span] = []
     for first, last in sorted(given):
-        if made and first <= made[-1][1] + _NEXT:
+        if made and first <= made[-1][1] + step:
             made[-1] = made[-1][0], max(made[-1][1], last)
         else:
             made.append((first, last))

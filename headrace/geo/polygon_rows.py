@@ -19,7 +19,7 @@ from math import floor, log2, pi, sin, sqrt
 from typing import Final
 
 from headrace.geo.cells import BLOCK_LEVELS, LEAF_LEVEL, flat, step
-from headrace.geo.covers import Blocks, Cover, level_cover
+from headrace.geo.covers import Blocks, Cover, joined, level_cover
 from headrace.geo.near_cells import in_face
 from headrace.geo.shapes import Geometry
 from headrace.geo.sphere import Vector
@@ -167,7 +167,7 @@ class _Rows:
         """Append the positions of cells inside the first loop and outside of all others, and of cells that edges
         meet."""
         for row, columns in self._columns.items():
-            met = _joined(columns)
+            met = joined([span for span in columns if span[0] <= span[1]], 1)
             between = self._between(row, met)
             if not met and not between:
                 continue
@@ -202,14 +202,3 @@ def _is_odd(places: Sequence[float], column: int) -> bool:
     for place in places:
         count += place < middle
     return count % 2 == 1
-
-
-def _joined(columns: list[_Span]) -> list[_Span]:
-    """Return the columns as ascending spans that are apart."""
-    made: list[_Span] = []
-    for first, last in sorted(columns):
-        if made and first <= made[-1][1] + 1:
-            made[-1] = made[-1][0], max(made[-1][1], last)
-        elif first <= last:
-            made.append((first, last))
-    return made

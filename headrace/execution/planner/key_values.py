@@ -14,13 +14,13 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.store.indexes.index_keys import INVERTED
 
-_NUMBER_BYTES: Final = 4
+NUMBER_BYTES: Final = 4
+"""The length of the index number with which a key begins. The keys of `_id` have none."""
 
 
-def key_values(key: bytes, descending: Sequence[bool]) -> list[Any] | None:
-    """Return the values of the first fields of a key, which begins with the index number; None if one is ambiguous."""
+def key_values(key: bytes, descending: Sequence[bool], at: int) -> list[Any] | None:
+    """Return the values of fields from a place in a key on; None if one is ambiguous."""
     values: list[Any] = []
-    at = _NUMBER_BYTES
     inverted: bytes | None = None
     for down in descending:
         if down and inverted is None:
