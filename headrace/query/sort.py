@@ -112,7 +112,7 @@ class SortKey:
         for path, _ in self.paths:
             value = _plain_value(document, path)
             if value is ARRAY:
-                return self._array_keys(document)
+                return self._of_arrays(document)[0]
             keys.append(NULL if value is MISSING else sort_key(value, self.collation))
         return keys
 
@@ -138,10 +138,6 @@ class SortKey:
         if type(value) is dict:
             return {name: self._shown(item) for name, item in value.items()}
         return [self._shown(item) for item in value]
-
-    def _array_keys(self, document: dict[str, Any]) -> list[Key]:
-        """The keys of a document in which a path meets an array, one for each path."""
-        return self._of_arrays(document)[0]
 
     def _of_arrays(self, document: dict[str, Any]) -> tuple[list[Key], list[Any]]:
         """The keys of a document in which a path meets an array, and the value of each key."""

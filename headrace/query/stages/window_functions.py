@@ -86,21 +86,14 @@ def _accumulated(name: str, argument: Any, bounds: WindowBounds, context: Pipeli
         environments = [Env(document, context.bound) for document in paced(partition.documents)]
         if bounds.grows:
             return _carried(accumulator, environments, bounds.windows(partition))
-        return [_folded(accumulator, environments[start:end]) for start, end in paced(bounds.windows(partition))]
+        windows = paced(bounds.windows(partition))
+        return [_carried(accumulator, environments[start:end], [(0, end - start)])[0] for start, end in windows]
 
     return compute
 
 
-def _folded(accumulator: Accumulator, environments: list[Env]) -> Any:
-    state = accumulator.new_state()
-    for environment in paced(environments):
-        accumulator.add(state, environment)
-    value = accumulator.result(state)
-    return None if value is MISSING else value
-
-
 def _carried(accumulator: Accumulator, environments: list[Env], windows: list[tuple[int, int]]) -> list[Any]:
-    """As `_folded`, for windows that each contain the window before."""
+    """The values of windows that each contain the window before."""
     state, added, column = accumulator.new_state(), 0, []
     for _, end in paced(windows):
         for environment in paced(environments[added:end]):
