@@ -41,6 +41,8 @@ def clone(context: CommandContext, request: Request) -> dict[str, Any]:
     """cloneCollectionAsCapped: copy a collection as a capped one. Raise 26, 48 if the new name is taken, 72 or 166."""
     namespace, goal = target(request), check_namespace(f"{request.db}.{TO.of(request.body)}")
     for_creating(goal)
+    if "$" in namespace:
+        raise CommandError(73, f"Invalid source collection name: {namespace}")
     given = SIZE_OF_CLONE.of(request.body)
     size = _checked(to_long(given) if type(given) in NUMBERS else 0)
     source = _source(context, namespace)
