@@ -294,8 +294,10 @@ def uuid(name: str, *, required: bool = False) -> Field[Any]:
 
 
 def _check_uuid(path: str, value: Any) -> None:
-    if type(value) is not Binary or value.subtype != 4 or len(value) != 16:
+    if type(value) is not Binary or value.subtype != 4:
         raise CommandError(14, f"BSON field '{path}' is the wrong type '{type_name(value)}', expected type 'UUID'")
+    if len(value) != 16:
+        raise CommandError(207, f"BSON field '{path}' is no UUID: it must have 16 bytes, and has {len(value)}")
 
 
 def without_effect(kind: str, *names: str) -> list[Field[Any]]:

@@ -69,6 +69,22 @@ def check_view_sources(database: str, source: str, pipeline: list[Any]) -> None:
             raise CommandError(73, f"A view may not read '{namespace}'")
 
 
+def check_no_cycle(view: View, namespace: str, source: str, pipeline: list[Any]) -> None:
+    """Raise 5 for the definition of a view that reads itself, also by way of other views."""
+    database = namespace.partition(".")[0]
+    left = [f"{database}.{source}", *other_collections(pipeline, database)]
+    seen: set[str] = set()
+    while left:
+        name = left.pop()
+        if name == namespace:
+            raise CommandError(5, f"View cycle detected: {namespace} reads itself")
+        there = None if name in seen else view.collection(name)
+        seen.add(name)
+        if there is not None and there.is_view and not there.is_time_series:
+            inner = there.database
+            left += [f"{inner}.{there.options['viewOn']}", *other_collections(there.options["pipeline"], inner)]
+
+
 def is_virtual(context: CommandContext, namespace: str) -> bool:
     """Whether a namespace is a virtual collection, which is shown but not stored as one."""
     if namespace == OPLOG:

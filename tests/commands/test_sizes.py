@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headrace import limits
+from headrace.commands.catalog import create
 from headrace.query.expansion import size_above
 from headrace.testing.driven import DrivenServer
 from headrace.values.bson import encode
@@ -138,11 +139,28 @@ def test_pipelines_in_each_other_are_limited_as_by_mongodb(server: DrivenServer,
     )  # fmt: skip
 
 
-def test_views_that_look_each_other_up_end_with_the_same_error(server: DrivenServer) -> None:
+def test_views_that_look_each_other_up_end_with_an_error(server: DrivenServer, monkeypatch: pytest.MonkeyPatch) -> None:
     lookup = {"from": "second", "localField": "_id", "foreignField": "_id", "as": "x"}
     server.must("t", {"create": "first", "viewOn": "c", "pipeline": [{"$lookup": lookup}]})
-    server.must("t", {"create": "second", "viewOn": "c", "pipeline": [{"$lookup": {**lookup, "from": "first"}}]})
+    second = {"viewOn": "c", "pipeline": [{"$lookup": {**lookup, "from": "first"}}]}
+    assert server.run("t", {"create": "second", **second})["code"] == 5
+    with monkeypatch.context() as patched:  # as an earlier release stored it
+        patched.setattr(create, "check_no_cycle", lambda *_: None)
+        server.must("t", {"create": "second", **second})
     assert server.run("t", {"find": "first"})["code"] == 232
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"viewOn": "v"}, {"viewOn": "w"}, {"pipeline": [{"$unionWith": "v"}]},
+     {"pipeline": [{"$facet": {"a": [{"$unionWith": {"coll": "c", "pipeline": [{"$unionWith": "w"}]}}]}}]}],
+)  # fmt: skip
+def test_a_view_cannot_be_changed_to_read_itself(server: DrivenServer, change: dict[str, Any]) -> None:
+    server.must("t", {"create": "v", "viewOn": "c", "pipeline": []})
+    server.must("t", {"create": "w", "viewOn": "v", "pipeline": []})
+    assert server.run("t", {"collMod": "v", **change})["code"] == 5
+    server.must("t", {"collMod": "v", "pipeline": [None, {"$match": {"a": "x"}}, None]})
+    assert [item["_id"] for item in server.must("t", {"find": "w"})["cursor"]["firstBatch"]] == [1]
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\0", ".a", ""])

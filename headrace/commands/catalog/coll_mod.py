@@ -14,7 +14,18 @@ from headrace.commands.catalog.create import check_encryption, check_limits, che
 from headrace.commands.catalog.index_specification import can_be_unique
 from headrace.commands.catalog.time_series import bucket_index, modify_time_series, view_and_buckets
 from headrace.commands.requirements import writes
-from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, document, number, string, unsupported
+from headrace.dispatch.arguments import (
+    TYPES,
+    Field,
+    Fields,
+    FieldType,
+    array,
+    boolean,
+    document,
+    number,
+    string,
+    unsupported,
+)
 from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -24,6 +35,7 @@ from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
 from headrace.execution.index_builds import replace_index
+from headrace.execution.sources import check_no_cycle
 from headrace.execution.time_series_options import CHANGE as TIME_SERIES
 from headrace.execution.time_series_options import OPTION as SERIES
 from headrace.query.expressions.numbers import to_long
@@ -53,10 +65,19 @@ INDEX: Final = document("index", Fields(
 SECONDS_OF_COLLECTION: Final[Field[Any]] = Field(
     SECONDS, FieldType(("string", "long", "int", "decimal", "double")), None
 )
+
+
+def _check_stages(path: str, stages: list[Any]) -> None:
+    """Raise 14 for a stage that is neither a document nor null, which is left out."""
+    for index, stage in enumerate(stages):
+        if type(stage) not in (dict, type(None)):
+            raise TYPES["object"].error(f"{path}.{index}", stage)
+
+
+PIPELINE: Final = array("pipeline", check=_check_stages)
 CHANGES: Final = Fields(
-    CAPPED_MAX, CAPPED_SIZE, DRY_RUN, IMAGES, INDEX, SECONDS_OF_COLLECTION, *(CREATE_OPTIONS.by_name[name] for name in (
-        "pipeline", "validationAction", "validationLevel", "validator", "viewOn",
-    )),
+    CAPPED_MAX, CAPPED_SIZE, DRY_RUN, IMAGES, INDEX, PIPELINE, SECONDS_OF_COLLECTION,
+    *(CREATE_OPTIONS.by_name[name] for name in ("validationAction", "validationLevel", "validator", "viewOn")),
 )  # fmt: skip
 """The options that can be changed."""
 MIXED_SCHEMA: Final = boolean("timeseriesBucketsMayHaveMixedSchemaData")
@@ -188,11 +209,12 @@ def _view(context: CommandContext, view: Collection, change: dict[str, Any]) -> 
     for name, value in change.items():
         if name not in ("viewOn", "pipeline"):
             raise CommandError(72, f"option not supported on a view: {name}")
-        options[name] = value
+        options[name] = value if name == "viewOn" else [stage for stage in value if stage is not None]
     check_namespace(f"{view.database}.{options['viewOn']}")
     check_view(view.database, view.namespace, options["viewOn"], options["pipeline"])  # may pause
     wait_until_unused(context, view.namespace)
     view = _existing(context, view.namespace)
+    check_no_cycle(context.txn, view.namespace, options["viewOn"], options["pipeline"])
     if change:
         catalog_changes.modify_view(context.txn, view, options)
     return {}

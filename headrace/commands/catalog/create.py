@@ -23,7 +23,7 @@ from headrace.dispatch.namespaces import check_namespace, for_changing, for_crea
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
-from headrace.execution.sources import check_view_sources
+from headrace.execution.sources import check_no_cycle, check_view_sources
 from headrace.execution.time_series_options import FIELD as TIME_SERIES
 from headrace.execution.time_series_options import OPTION as SERIES
 from headrace.execution.time_series_options import checked as checked_series
@@ -243,6 +243,7 @@ def _create_view(context: CommandContext, request: Request, namespace: str, opti
     check_view(request.db, namespace, options["viewOn"], pipeline)  # may pause
     if _is_there(context, namespace, options):
         return
+    check_no_cycle(context.txn, namespace, options["viewOn"], pipeline)
     made = {"viewOn": options["viewOn"], "pipeline": pipeline}
     if "collation" in options:
         made["collation"] = options["collation"]

@@ -44,9 +44,9 @@ FIELDS: Final = Fields(
     Field("alwaysUpsert", "bool", None, check=_no_longer(6711601, "alwaysUpsert")), strict=False,
 )  # fmt: skip
 _DONE_BEFORE: Final = {
-    "collMod": (26, 27),
+    "collMod": (5, 26, 27),
     "convertToCapped": (26,),
-    "create": (48,),
+    "create": (5, 48),  # 5: an earlier release allowed a view that reads itself
     "createIndexes": (26, 68, 85, 86),
     "drop": (26,),
     "dropDatabase": (26,),
