@@ -14,6 +14,7 @@ source's rows, only the documents count as the snapshot's progress.
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 MEASURE_MS: Final = 5000
 _OBSERVED: Final = "headrace"
 _DOCUMENTS: Final = "snapshotDocuments"
+_RATES: Final = ("inputRowsPerSecond", "processedRowsPerSecond")
+_OFFSETS: Final = ("startOffset", "endOffset", "latestOffset")
 
 
 def snapshot_counted(rows: DataFrame) -> DataFrame:
@@ -61,8 +64,13 @@ class JavaListener(JStreamingQueryListener):
     """
 
     def onQueryProgress(self, jevent: Any) -> None:
-        progress = StreamingQueryProgress.fromJson(json.loads(jevent.progress().json()))
-        self.pylistener.onQueryProgress(QueryProgressEvent(progress))
+        progress = json.loads(jevent.progress().json())
+        for source in progress["sources"]:
+            # PySpark 4.1 would turn each into the text that `str` gives, which is no JSON.
+            source |= {name: json.dumps(source[name]) for name in _OFFSETS}
+            # Java leaves out a rate that is infinite.
+            source |= {name: source.get(name, math.inf) for name in _RATES}
+        self.pylistener.onQueryProgress(QueryProgressEvent(StreamingQueryProgress.fromJson(progress)))
 
 
 class MetricsListener(StreamingQueryListener):

@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import Mock, call
 
 import pytest
+from pyspark.sql.streaming.listener import SourceProgress
 
 from headrace.spark.jobs.metrics import JobMetrics, snapshot_text
 from headrace.spark.jobs.metrics_listener import JavaListener, MetricsListener
@@ -59,11 +60,16 @@ def test_a_snapshot_says_how_much_of_it_is_done_and_how_long_it_takes() -> None:
     assert metrics.snapshot_documents == 500 and "streaming at 826B02F49D" in metrics.line()
 
 
-def test_the_progress_of_a_batch_is_read_from_java_as_one_text() -> None:
-    """As PySpark reads it, each of its maps ended with an exception of Java."""
+@pytest.mark.parametrize("pyspark", ["4.1", "4.2"])
+def test_the_progress_of_a_batch_is_read_from_java_as_one_text(monkeypatch: pytest.MonkeyPatch, pyspark: str) -> None:
+    """As PySpark reads it, each of its maps ended with an exception of Java. Offsets are texts or, to 4.1, values."""
+    if pyspark == "4.1":
+        of_json = SourceProgress.fromJson
+        offsets = ("startOffset", "endOffset", "latestOffset")
+        monkeypatch.setattr(SourceProgress, "fromJson", lambda j: of_json(j | {name: str(j[name]) for name in offsets}))
     end = {"token": "826B02F49D000000022B0429296E1404", "selection": "shop", "waiting": []}
     source = {"description": "headrace", "startOffset": None, "endOffset": end, "latestOffset": end}
-    source |= {"numInputRows": 7, "inputRowsPerSecond": 0.5, "processedRowsPerSecond": 2.5, "metrics": {}}
+    source |= {"numInputRows": 7, "processedRowsPerSecond": 2.5, "metrics": {}}  # a rate that is no number is absent
     given = {
         "id": "5f9b7a4e-6b1f-4f0e-8a53-1f3c6e1f0a01", "runId": "5f9b7a4e-6b1f-4f0e-8a53-1f3c6e1f0a02",
         "name": "shop", "timestamp": "2026-01-02T03:04:05.678Z", "batchId": 3, "batchDuration": 2000,
