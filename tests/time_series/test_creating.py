@@ -203,6 +203,7 @@ def test_indexes_have_the_names_of_its_fields(made: DrivenServer) -> None:
         ({"key": {"$**": 1}}, 7246201), ({"key": {"at": 1}, "expireAfterSeconds": 5}, 72),
         ({"key": {"v": "2dsphere"}}, 72), ({"key": {"_id": 1}}, 72), ({"key": {"v": "hashed"}}, 67),
         ({"key": {"v": "2d"}}, 67), ({"key": {"m": 1}, "partialFilterExpression": {"v": 1}}, 72),
+        ({"key": {"m": 1}, "partialFilterExpression": {"m": 1}, "collation": {"locale": "en"}}, 85),
         ({"key": {"m": 1}, "partialFilterExpression": {"$and": [{"m": 1}, {"at": {"$gt": DatetimeMS(0)}}]}}, 72),
     ],
 )  # fmt: skip

@@ -116,7 +116,7 @@ def view_and_buckets(context: CommandContext, collection: Collection) -> tuple[C
 
 
 def bucket_index(series: Series, spec: dict[str, Any]) -> dict[str, Any]:
-    """Translate an index of a time series to its buckets. Raise 67, 72 or 7246201 for kinds and options that no time
+    """Translate an index of a time series to its buckets. Raise 67, 72, 85 or 7246201 for kinds and options that no time
     series has."""
     for option, kind in (("unique", "Unique"), ("prepareUnique", "Unique"), (SECONDS, "TTL")):
         if spec.get(option) not in (None, False):
@@ -128,6 +128,8 @@ def bucket_index(series: Series, spec: dict[str, Any]) -> dict[str, Any]:
         raise CommandError(72, "Sparse indexes are not supported on time-series measurements")
     if PARTIAL in spec and (covered := of_source(series, spec[PARTIAL])) is None:
         raise CommandError(*UNSUPPORTED[PARTIAL])
+    if PARTIAL in spec and spec.get("collation") is not None:
+        raise CommandError(85, "A partial index of a time series has no collation of its own")
     if any(kind == "2dsphere" and meta_path(series, name) is None for name, kind in key.items()):
         raise CommandError(*UNSUPPORTED["2dsphere"])
     try:
