@@ -116,8 +116,8 @@ def view_and_buckets(context: CommandContext, collection: Collection) -> tuple[C
 
 
 def bucket_index(series: Series, spec: dict[str, Any]) -> dict[str, Any]:
-    """Translate an index of a time series to its buckets. Raise 67, 72, 85 or 7246201 for kinds and options that no time
-    series has."""
+    """Translate an index of a time series to its buckets. Raise 67, 72, 85 or 7246201 for kinds and options that no
+    time series has."""
     for option, kind in (("unique", "Unique"), ("prepareUnique", "Unique"), (SECONDS, "TTL")):
         if spec.get(option) not in (None, False):
             raise CommandError(72, f"{kind} indexes are not supported on time-series collections")
