@@ -22,6 +22,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.errors import CommandError
 from headrace.execution.let import CommandVariables
 from headrace.query.match import parse_filter
+from headrace.query.match.filter_failures import complies
 from headrace.store.catalog import Collection
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.indexes.index_entries import key_maker, note_traits
@@ -152,7 +153,7 @@ class _Inspection:
             report.invalid += 1
             report.error(f"record {_number(record)} is no valid BSON: {error}")
             return
-        if self._complies is not None and not self._complies(document):
+        if self._complies is not None and not complies(self._complies, document):
             report.non_compliant += 1
 
     def _corrupt(self, collection: Collection, record: bytes, error: DamagedValue) -> None:

@@ -19,7 +19,7 @@ from headrace.execution.let import CommandVariables
 from headrace.log_lines import RepeatedLine
 from headrace.query.expressions.value_text import as_text
 from headrace.query.match import parse_filter
-from headrace.query.match.filter_failures import failure_details
+from headrace.query.match.filter_failures import complies, failure_details
 from headrace.query.operation_memory import size_of
 from headrace.store.catalog import ENCRYPTED, Collection
 from headrace.time_limit import limited
@@ -77,7 +77,9 @@ def _checker(collection: Collection, body: dict[str, Any], context: CommandConte
     def check(document: bytes, before: bytes | None) -> None:
         nonlocal described_bytes
         decoded = decode(document)
-        if matches(decoded) or (level == "moderate" and before is not None and not matches(decode(before))):
+        if complies(matches, decoded):
+            return
+        if level == "moderate" and before is not None and not complies(matches, decode(before)):
             return
         if action != "error":
             _REFUSED.log(f"{collection.namespace}: document {as_text(decoded.get('_id'))} does not match the validator")

@@ -6,20 +6,33 @@ Source: MongoDB's manual, "Document validation error output"; the recorded answe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from headrace.errors import CommandError
 from headrace.query.match.filter_parser import is_operator_object, parse_filter
 from headrace.query.match.schema_failures import labels, schema_failures
+from headrace.time_limit import OutOfMemory, TookTooLong
 from headrace.values.bson import MISSING, type_name
 from headrace.values.paths import located_values, split_path
 
 Details = dict[str, Any]
+Document = dict[str, Any]
 
 
 def failure_details(validator: dict[str, Any], document: dict[str, Any], variables: Mapping[str, Any]) -> Details:
     """Explain why the validator refuses a document. The validator must be valid. It may refer to `variables`."""
     return _failure(validator, _RefusedDocument(document, variables), matching=False) or {}
+
+
+def complies(matches: Callable[[Document], bool], document: Document) -> bool:
+    """Whether a document matches a validator. It does not if an expression of the validator cannot be evaluated."""
+    try:
+        return matches(document)
+    except CommandError as error:
+        if isinstance(error, OutOfMemory | TookTooLong):
+            raise
+        return False
 
 
 class _RefusedDocument(NamedTuple):
@@ -54,7 +67,7 @@ def _clauses(filter_: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _clause(clause: dict[str, Any], failed: _RefusedDocument, *, matching: bool) -> Details | None:
     ((name, value),) = clause.items()
-    if parse_filter(clause, variables=failed.variables)(failed.document) is not matching:
+    if complies(parse_filter(clause, variables=failed.variables), failed.document) is not matching:
         return None
     if name in ("$and", "$nor", "$or"):
         return _logical(name, value, failed, matching=matching)
@@ -95,7 +108,16 @@ def _schema(schema: dict[str, Any], failed: _RefusedDocument, *, matching: bool)
 def _expression(expression: Any, failed: _RefusedDocument, *, matching: bool) -> Details:
     from headrace.query.expressions import Env, ParseContext, parse_expression
 
-    result = parse_expression(expression, ParseContext(failed.variables)).evaluate(Env(failed.document))
+    try:
+        result = parse_expression(expression, ParseContext(failed.variables)).evaluate(Env(failed.document))
+    except CommandError as error:
+        if isinstance(error, OutOfMemory | TookTooLong):
+            raise
+        return {
+            "operatorName": "$expr", "specifiedAs": {"$expr": expression},
+            "reason": "failed to evaluate aggregation expression",
+            "details": {"code": error.code, "codeName": error.code_name, "errmsg": error.message},
+        }  # fmt: skip
     details = {
         "operatorName": "$expr", "specifiedAs": {"$expr": expression},
         "reason": "expression did match" if matching else "expression did not match",

@@ -121,3 +121,21 @@ def test_a_merge_that_fails_writes_the_other_documents(
     db.s.insert_many([{"_id": number, "n": 1} for number in (1, 2, 3)])
     assert code(db, aggregate="s", pipeline=[{"$merge": {"into": "c", **options}}], cursor={}) == expected
     assert sorted(document["_id"] for document in db.c.find()) == left
+
+
+@pytest.mark.parametrize("action", ["error", "warn"])
+def test_an_expression_that_fails_refuses_the_document(db: Database[dict[str, Any]], action: str) -> None:
+    rule = {"$expr": {"$gt": [{"$divide": [1, "$z"]}, 0]}}
+    db.command({"create": "c", "validator": {"$and": [rule, {"z": {"$exists": True}}]}, "validationAction": action})
+    reply = db.command({"insert": "c", "documents": [{"_id": 1, "z": 0}, {"_id": 2, "z": 1}], "ordered": False})
+    if action == "warn":
+        assert reply["n"] == 2 and "writeErrors" not in reply
+        assert db.command("validate", "c")["nNonCompliantDocuments"] == 1
+        return
+    [error] = reply["writeErrors"]
+    assert (error["index"], error["code"]) == (0, 121)
+    [blamed] = error["errInfo"]["details"]["clausesNotSatisfied"]
+    assert blamed["details"] == {
+        "operatorName": "$expr", "specifiedAs": rule, "reason": "failed to evaluate aggregation expression",
+        "details": {"code": 16608, "codeName": "Location16608", "errmsg": "can't $divide by zero"},
+    }  # fmt: skip
