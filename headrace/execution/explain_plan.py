@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
@@ -382,8 +382,8 @@ def _bounds_shown(intervals: Intervals | None, reverse: bool) -> list[str]:
 def _shown(value: Any) -> str:
     if isinstance(value, CollationKey):
         return f"CollationKey(0x{value.hex()})"
-    if type(value) is float and value in (inf, -inf):
-        return "inf" if value > 0 else "-inf"
+    if type(value) is float and not isfinite(value):
+        return repr(value)
     return to_string(value)
 
 
