@@ -15,6 +15,8 @@ CONF: Final = {
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # Otherwise Delta reads its own log in 50 tasks, several times for each statement.
         "spark.databricks.delta.snapshotPartitions": "1",
+        # Otherwise it asks the statistics of a handful of files, in one more query for each statement.
+        "spark.databricks.delta.stats.skipping": "false",
     },
     "iceberg": {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
@@ -22,8 +24,10 @@ CONF: Final = {
         "spark.sql.catalog.lake.type": "hadoop",
     },
 }
-# Each statement has a few rows: compiling code for it took a quarter of the time, and describing its plan a twentieth.
+# Each statement has a few rows: compiling code for it took a quarter of the time. Planning each of its stages anew, and
+# describing its plan, gains nothing either.
 TINY: Final = {
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "1",
