@@ -104,7 +104,6 @@ class ChangeCursor:
         "repeated_getmore",
         "session",
         "state",
-        "usage",
         "used_ms",
     )  # fmt: skip
 
@@ -124,7 +123,6 @@ class ChangeCursor:
         self.key = channel_key(spec.scope)
         self.namespace = spec.scope.cursor_namespace
         self.namespace_bytes = self.namespace.encode()
-        self.usage: Any = None  # see `Usage.note_stream`
         self.id = 0
         self.idle = False  # the last read reached the end of the stream
         self.has_stages = bool(spec.stages)

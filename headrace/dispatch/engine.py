@@ -48,7 +48,7 @@ from headrace.dispatch.concerns import read_concern, write_concern
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.profiling.profiler import Profiler
-from headrace.dispatch.profiling.usage import Usage
+from headrace.dispatch.profiling.usage import GET_MORE, Usage
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.server_info import first_history_id
 from headrace.dispatch.sessions import checked_out_key
@@ -341,7 +341,8 @@ class Engine:
         answer = repeated_getmore.from_feed(self, request)
         if type(answer) is bytes:
             self.metrics[command.total] += 1
-            self.usage.note_stream(request.cursor, monotonic() - began)
+            database, _, name = request.cursor.namespace.partition(".")
+            self.usage.note_key((GET_MORE, database, name), monotonic() - began)
             return answer
         return self.run_read(command, request) if answer is None else answer
 

@@ -2,7 +2,6 @@
 
     engine.usage.note(kind, request, seconds)       a command was answered
     engine.usage.note_key(key, seconds)             a command was answered without reading its request
-    engine.usage.note_stream(cursor, seconds)       a change stream's getMore was answered without reading its request
 
 The time is the running time of the command. It includes the turns of others during a pause, but not waits for events,
 for a lock or for the group commit. The numbers are lost when the server stops, and when a collection is dropped or
@@ -86,26 +85,12 @@ class Usage:
     def note(self, kind: int, request: Request, seconds: float) -> None:
         """Count a command of a kind, which took `seconds`."""
         name = request.body.get("collection" if kind == GET_MORE else request.name)
-        if type(name) is not str:
-            return  # an aggregation without a collection, or a refused name
-        key = kind, request.db, name
-        used = self._sums.get(key) or self._new_sum(key)
-        used.seconds += seconds  # inlined for speed: runs for each command
-        used.counts[bisect_right(_SECONDS, seconds) - 1] += 1
+        if type(name) is str:  # else an aggregation without a collection, or a refused name
+            self.note_key((kind, request.db, name), seconds)
 
     def note_key(self, key: Key, seconds: float) -> None:
         """Count a command of a kind on a collection, (kind, database, name), which took `seconds`."""
         used = self._sums.get(key) or self._new_sum(key)
-        used.seconds += seconds
-        used.counts[bisect_right(_SECONDS, seconds) - 1] += 1
-
-    def note_stream(self, cursor: Any, seconds: float) -> None:
-        """Count a change stream's getMore, which took `seconds`."""
-        used = cursor.usage
-        if used is None:
-            database, _, name = cursor.namespace.partition(".")
-            key = GET_MORE, database, name
-            used = cursor.usage = self._sums.get(key) or self._new_sum(key)
         used.seconds += seconds
         used.counts[bisect_right(_SECONDS, seconds) - 1] += 1
 
