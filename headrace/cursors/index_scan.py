@@ -127,7 +127,7 @@ class IndexScan(ChunkedScan):
 
     __slots__ = (
         "_backward", "_collection", "_index", "_keys_move", "_last", "_range", "_ranges", "_reader", "_seen", "_skip",
-        "_state", "_summary", "document_count", "key_count", "keys", "left_out_count",
+        "_state", "_summary", "key_count", "keys", "left_out_count",
     )  # fmt: skip
 
     def __init__(
@@ -153,7 +153,7 @@ class IndexScan(ChunkedScan):
         self.keys: list[bytes] = []
         """The keys of the documents of the last chunk, if these are whole and each has one key."""
         self.key_count = 0
-        self.document_count = self.left_out_count = 0
+        self.left_out_count = 0
 
     def _walk(self, view: View, ranges: Sequence[Range]) -> Walk:
         check_index(view, self._collection, self._index)
@@ -195,7 +195,6 @@ class IndexScan(ChunkedScan):
 
     def _note(self, count: int, fetched: int) -> None:
         self.key_count += count
-        self.document_count += fetched
         examined(self._summary, fetched, 0 if self._summary in WITHOUT_KEYS else count)
 
     def _whole_documents(self) -> list[bytes] | None:
