@@ -103,8 +103,6 @@ class Engine:
         self.write_lock = write_blocks.WriteLock(self.shell.wake)
         self.profiler = Profiler(options.slow_ms, options.slow_share, options.profile_level)
         self.snapshots = snapshots.Snapshots(store)
-        self.statements: dict[str, Command] = {}
-        """Commands as they run in a client's transaction, by name; see `transactions.in_transaction`."""
         self.checked_out: set[bytes] = set()
         """The sessions whose command has paused. Another command of the same session waits until it ends."""
         self.builds_of_commands: set[bytes] = set()

@@ -43,12 +43,7 @@ def in_transaction(engine: Engine, command: Command, request: Request) -> Comman
         raise CommandError(20, "Transaction numbers are only allowed on a replica set member or mongos")
     if command.name in ENDS:
         return command
-    if command is not engine.commands.get(request.name):  # changed for this request: cannot be shared
-        return replace(command, run=_statement(command), writes=False)
-    statement = engine.statements.get(command.name)
-    if statement is None:
-        statement = engine.statements[command.name] = replace(command, run=_statement(command), writes=False)
-    return statement
+    return replace(command, run=_statement(command), writes=False)
 
 
 def _statement(command: Command) -> Run:
