@@ -11,7 +11,6 @@ error 286, at open and at every later read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from enum import Enum
 from itertools import chain
 from typing import Any, Final, Protocol
 
@@ -54,14 +53,6 @@ class ViewSource(Protocol):
     def store(self) -> Store: ...
 
 
-class CursorState(Enum):
-    """The state of a cursor; see the module."""
-
-    BEHIND = "behind"
-    LIVE = "live"
-    CLOSED = "closed"
-
-
 def channel_key(scope: Scope) -> str:
     """Return the key of a scope, by which commits are routed: `db.coll`, `db.`, or "" for the deployment."""
     if scope.kind is ScopeKind.COLLECTION:
@@ -86,9 +77,8 @@ class ChangeCursor:
         "_rest",
         "_seen_count",
         "_spec",
-        "_token",
-        "_token_time",
         "account",
+        "closed",
         "has_stages",
         "id",
         "idle",
@@ -99,11 +89,12 @@ class ChangeCursor:
         "namespace",
         "namespace_bytes",
         "no_timeout",
+        "position",
         "read_ahead_bytes",
         "record",
         "repeated_getmore",
         "session",
-        "state",
+        "token",
         "used_ms",
     )  # fmt: skip
 
@@ -139,14 +130,17 @@ class ChangeCursor:
         self.account: Account | None = None
         self.record: Any = None  # see `registry.CursorRecord`
         self.repeated_getmore: Any = None  # see dispatch/repeated_getmore.py
-        self.state = CursorState.BEHIND
+        self.closed = False
+        """Whether the stream has ended, or was closed."""
         self._guard = ResumeGuard(spec) if spec.resume is not None else None
         last = source.store.last_position
         self._rest: tuple[int, Iterator[Event | CommandError | None]] | None = (
             None  # the rest of the entry at this position
         )
-        self._token = spec.first_token(last + 1)
-        self._token_time = int(decode(self._token)["_data"][2:18], 16)
+        self.token = spec.first_token(last + 1)
+        """The raw document of the resume token."""
+        self.position = int(decode(self.token)["_data"][2:18], 16)
+        """The cluster time of the resume token, as a position."""
         self._after = ""  # events up to this token are not returned
         self._read_from = last + 1 if spec.start is None else spec.start
         if spec.start is not None:
@@ -161,8 +155,8 @@ class ChangeCursor:
     def next_batch(self, source: ViewSource, count_max: int) -> Batch:
         """Return the next events, at most `count_max`, or none if there are none yet. Raises the errors that end a
         stream."""
-        if count_max == 0 or self.state is CursorState.CLOSED:
-            return Batch([], self._token)
+        if count_max == 0 or self.closed:
+            return Batch([], self.token)
         batch = self.next_from_feed(count_max)
         return self._from_oplog(source.newest_view, count_max) if batch is None else batch
 
@@ -172,35 +166,25 @@ class ChangeCursor:
             return self._feed.position_at(self._index)
         return self._read_from if self._read_from <= last_position else None
 
-    @property
-    def position(self) -> int:
-        """The cluster time of the resume token, as a position."""
-        return self._token_time
-
-    @property
-    def token(self) -> bytes:
-        """The raw document of the resume token."""
-        return self._token
-
     def move(self, token: bytes, *, closes: bool) -> None:
         """Continue after `token`: another process has read the events up to it. `closes`: the last event ends the
         stream."""
         read = decode_token(decode(token))
-        self._token, self._after, self._token_time = token, read.given, read.cluster_time
+        self.token, self._after, self.position = token, read.given, read.cluster_time
         self._read_from = read.cluster_time + read.is_high_water_mark
         self.lags = not read.txn_op_index  # within a transaction the reader would begin it again
         if closes:
             self.close()
 
     @property
-    def closed(self) -> bool:
-        """Whether the stream has ended, or was closed."""
-        return self.state is CursorState.CLOSED
+    def is_behind(self) -> bool:
+        """Whether it reads the oplog."""
+        return self._feed is None
 
     def close(self) -> None:
         """End the stream and leave the feed."""
         self._leave_feed()
-        self.state = CursorState.CLOSED
+        self.closed = True
 
     # Caught up.
 
@@ -208,10 +192,8 @@ class ChangeCursor:
         """Join the feed after everything committed was read. If the feed itself lags, keep reading the oplog."""
         self._rest = None
         self._feed = self._feeds.join(self._spec.share_key, self._builder, self.key, self._clock_ms)
-        if self._feed is None:
-            return
-        self._index = self._feed.end
-        self.state = CursorState.LIVE
+        if self._feed is not None:
+            self._index = self._feed.end
 
     def next_from_feed(self, count_max: int) -> Batch | None:
         """Return the next batch from the feed; None if the oplog must be read or `count_max` is 0."""
@@ -220,30 +202,26 @@ class ChangeCursor:
             return None
         is_current = feed.pull(self._clock_ms)
         if self._index < feed.start:
-            self._fall_behind()
+            self._leave_feed()
             return None
         if self._index == feed.end:
             self.idle = is_current
-            if is_current and self._token_time < self._feeds.store.last_position:
+            if is_current and self.position < self._feeds.store.last_position:
                 self._advance_mark(self._feeds.store.last_position)
             nothing = feed.nothing
-            if nothing.token is not self._token:
-                nothing = feed.nothing = Batch([], self._token)
+            if nothing.token is not self.token:
+                nothing = feed.nothing = Batch([], self.token)
             return nothing
         batch = feed.batch(self._index, count_max)
         last = batch.last
         self._index += batch.count
-        self._token, self._after = last.token_document, last.token
-        self._token_time, self._read_from = last.cluster_time, batch.read_from
+        self.token, self._after = last.token_document, last.token
+        self.position, self._read_from = last.cluster_time, batch.read_from
         if batch.closes:
             self.close()
-        elif is_current and self._index == feed.end and self._token_time < self._feeds.store.last_position:
+        elif is_current and self._index == feed.end and self.position < self._feeds.store.last_position:
             self._advance_mark(self._feeds.store.last_position)
         return batch
-
-    def _fall_behind(self) -> None:
-        self._leave_feed()
-        self.state = CursorState.BEHIND
 
     def _leave_feed(self) -> None:
         if self._feed is not None:
@@ -265,7 +243,7 @@ class ChangeCursor:
             return self._read_entries(view, count_max, documents)
         except DamagedValue:
             if documents:
-                return Batch(documents, self._token)
+                return Batch(documents, self.token)
             raise
         finally:
             is_settled = not self.idle and self._rest is None and self._guard is None
@@ -280,22 +258,22 @@ class ChangeCursor:
             or self._read_others(view, count_max, documents, until_ms)
         ):
             pass
-        return Batch(documents, self._token)
+        return Batch(documents, self.token)
 
     def _read_plain(self, view: View, count_max: int, documents: list[bytes], until_ms: float) -> bool:
         """Read plain entries, up to another or a damaged entry. Return whether the batch is complete."""
         plain = self._plain
         if plain is None or self._guard is not None or self._rest is not None:
             return False
-        if self._after and self._read_from <= self._token_time:  # these events are compared with the token
+        if self._after and self._read_from <= self.position:  # these events are compared with the token
             return False
         try:
             for first, last in self._ranges(view):
                 for chunk in view.entry_chunks(first, last, min(_CHUNK_COUNT, limits.SCAN_ENTRY_COUNT_MAX)):
                     taken, self._batch_bytes = plain.add(chunk, documents, self._batch_bytes, count_max)
                     if plain.last is not None:
-                        self._token, self._after = plain.last.token_document, plain.last.token
-                        self._token_time = plain.last.cluster_time
+                        self.token, self._after = plain.last.token_document, plain.last.token
+                        self.position = plain.last.cluster_time
                     if taken:
                         self._read_from = from_key(chunk[taken - 1][0]) + 1
                         self._seen_count += taken
@@ -419,8 +397,8 @@ class ChangeCursor:
     # The token.
 
     def _hand_out(self, event: Event, documents: list[bytes]) -> None:
-        self._token, self._after = event.token_document, event.token
-        self._token_time = self._read_from = event.cluster_time
+        self.token, self._after = event.token_document, event.token
+        self.position = self._read_from = event.cluster_time
         if event.document is not None:
             documents.append(event.document)
         if event.closes:
@@ -428,9 +406,9 @@ class ChangeCursor:
 
     def _advance_mark(self, position: int) -> None:
         """Replace the token by a high-water mark at `position`, unless the token is later."""
-        if self._token_time < position and self.state is not CursorState.CLOSED:
-            self._token, self._after = self._feeds.mark(position)
-            self._token_time = position
+        if self.position < position and not self.closed:
+            self.token, self._after = self._feeds.mark(position)
+            self.position = position
             self._read_from = max(self._read_from, position + 1)
 
 

@@ -50,11 +50,6 @@ class RowCursor(ChangeCursor):
         """The rows read so far, as columns."""
         return self._taker.rows
 
-    @property
-    def token(self) -> bytes:
-        """The token document of the position reached: all rows up to it were read."""
-        return self._token
-
     def read(self, source: ViewSource, until: str | None) -> None:
         """Read the rows up to and including the token `until`, or as many as the bounds allow."""
         view = source.newest_view
@@ -87,7 +82,7 @@ class RowCursor(ChangeCursor):
         entry = self._taker.run(entries, end, self._is_late)
         passed = self._taker.passed()
         if passed is not None:
-            self._token_time, self._token = passed
+            self.position, self.token = passed
             self.moved = True
         return entry
 
@@ -103,7 +98,7 @@ class RowCursor(ChangeCursor):
             if event.closes:
                 return False
         if past:
-            self._token = encode({"_data": until})
+            self.token = encode({"_data": until})
         elif failure is not None and not self.moved:
             raise failure
         return not (past or failure or self._taker.full)

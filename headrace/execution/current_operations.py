@@ -10,7 +10,7 @@ from bson import Binary, Int64
 from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
-from headrace.cursors.change_cursor import ChangeCursor, CursorState
+from headrace.cursors.change_cursor import ChangeCursor
 from headrace.dispatch.access import PROGRAM, CursorOwner
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import ClientInfo, Request, shown_body
@@ -170,7 +170,7 @@ def _progress(context: CommandContext, cursor: ChangeCursor, now_ms: int) -> dic
     unread = cursor.unread_since(context.store.last_position)
     behind_ms = 0 if unread is None else max(0, now_ms - position.seconds(unread) * 1000)
     return {
-        "reads": "oplog" if cursor.state is CursorState.BEHIND else "memory",
+        "reads": "oplog" if cursor.is_behind else "memory",
         "position": position.to_timestamp(cursor.position),
         "caughtUp": unread is None,
         "lagSecs": Int64(behind_ms // 1000),

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headrace import limits
 from headrace.commands.server_info import server_status
-from headrace.cursors.change_cursor import CursorState
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.prometheus_text import PrometheusText, labels
@@ -120,7 +119,7 @@ async def _add_cursors(text: PrometheusText, core: Core) -> None:
             if not cursor.is_change_stream:
                 others += 1
             elif not cursor.closed:
-                reads["oplog" if cursor.state is CursorState.BEHIND else "memory"] += 1
+                reads["oplog" if cursor.is_behind else "memory"] += 1
                 unread = cursor.unread_since(core.store.last_position)
                 lag = 0.0 if unread is None else max(0, now_ms - seconds(unread) * 1000) / 1000
                 scope = _scope(cursor.namespace)
