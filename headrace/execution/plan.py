@@ -59,8 +59,8 @@ class Finder:
     """A parsed filter over one collection, and its plan for reading the matches."""
 
     __slots__ = (
-        "_between", "_choice", "_collation", "_collection", "_hint", "_id_direction", "_id_key", "_id_keys",
-        "_id_range", "_near", "_spec", "_within", "id_intervals", "is_backward", "marks_scores", "near", "predicate",
+        "_choice", "_collation", "_hint", "_id_direction", "_id_key", "_id_keys", "_near", "_spec", "_within",
+        "between", "collection", "id_intervals", "id_range", "is_backward", "marks_scores", "near", "predicate",
         "text", "uses_cache", "variables",
     )  # fmt: skip
 
@@ -73,7 +73,8 @@ class Finder:
         `between`: a range of the hinted index's keys. Raise 2 for a hint that names no index, 51173 for `between`
         without a hint, 51174 or 51175 for a `between` that does not fit the index.
         """
-        self._collection = collection
+        self.collection = collection
+        """The collection that is read."""
         self._collation = collation
         self.variables = variables
         """The values of `$$` variables in the filter."""
@@ -85,7 +86,8 @@ class Finder:
         self._id_direction: int | None = None
         check_hint(collection, hint)
         self._id_keys: list[bytes] | None = None
-        self._id_range: tuple[bytes, bytes] | None = None
+        self.id_range: tuple[bytes, bytes] | None = None
+        """The bounds of the `_id`s that can match, for `View.id_keys`; None without bounds."""
         self.id_intervals: Intervals | None = None
         """The intervals of `_id` that can match; None: all."""
         self.predicate: Any = None
@@ -96,7 +98,8 @@ class Finder:
         self.marks_scores = False
         """Whether `narrowed` marks documents with their scores."""
         self._id_key: bytes | None = None
-        self._between = between
+        self.between = between
+        """The range of keys given by `min` and `max`."""
         self._within: Callable[[bytes], bool] | None = None
         is_free = between is None and (not hint or hinted_index(collection, hint) in (None, collection.indexes[0]))
         if is_free and len(spec) == 1 and "_id" in spec and _is_plain(spec["_id"], collation):
@@ -108,7 +111,7 @@ class Finder:
                 self._id_keys = _keys_of(self.predicate.equality("_id"), spec.get("_id"), collation)
             if self.text is None and (self.walks_ids or ("_id" in spec and hint not in _NATURAL)):
                 self.id_intervals = id_intervals(collection, self.predicate.node, collation)
-                self._id_range = None if self.id_intervals is None else span_of(self.id_intervals)
+                self.id_range = None if self.id_intervals is None else span_of(self.id_intervals)
         if between is not None:
             self._bound(between)
         self._id_direction = 1 if self.is_hinted_by_id else None
@@ -116,7 +119,7 @@ class Finder:
     def _parsed(self, variables: Mapping[str, Any] | None) -> Predicate:
         """Parse the filter, and set `near` and `text`. Raise 2 for a text search with a hint or a near."""
         nears: list[Near] = []
-        text = text_query(self._collection)
+        text = text_query(self.collection)
         predicate = parse_filter(self._spec, collation=self._collation, variables=variables, nears=nears, text=text)
         self.near = nears[0] if nears else None
         self.text = text.search
@@ -128,7 +131,7 @@ class Finder:
 
     def _bound(self, between: IndexRange) -> None:
         """Set the range of keys from `min` and `max`; for the `_id` index, as a range of ids."""
-        index = hinted_index(self._collection, self._hint)
+        index = hinted_index(self.collection, self._hint)
         if index is None:
             raise CommandError(
                 51173,
@@ -137,19 +140,19 @@ class Finder:
             )
         self._within = range_test(index, between, self._collation)
         if index.has_entries:
-            self._id_keys = self._id_range = None
+            self._id_keys = self.id_range = None
             return
         least, limit = between.least.get("_id", _ABSENT), between.limit.get("_id", _ABSENT)
         low, high = id_bounds(None if least is _ABSENT else encode_value(least), None)
         if limit is not _ABSENT:
             high = id_bounds(None, encode_value(limit))[1]
-        self._id_keys, self._id_range = None, (low, high)
+        self._id_keys, self.id_range = None, (low, high)
 
     def by_id(self, view: View) -> tuple[bytes, bytes] | None:
         """Return (record, raw document) for a filter that is a plain `_id`; None without a match."""
         assert self._id_key is not None
-        view.store.uses.ids[self._collection.number] += 1
-        return view.by_id(self._collection, self._id_key)
+        view.store.uses.ids[self.collection.number] += 1
+        return view.by_id(self.collection, self._id_key)
 
     @property
     def is_by_id(self) -> bool:
@@ -164,21 +167,16 @@ class Finder:
             return None
         return Predicate(And(tuple(item for item in node.children if not has_search(item))).optimized()).test
 
-    @property
-    def collection(self) -> Collection:
-        """The collection that is read."""
-        return self._collection
-
     def near_access(self, current: Callable[[], View]) -> NearAccess:
         """Return the access for the filter's `$near`. Raise 291 without a suitable index, 2 for the hint `$natural`."""
         assert self.near is not None
         if self._near is None:
             if self._hint in _NATURAL:
                 raise CommandError(2, "geoNear expression not allowed with $natural hint")
-            hint = hinted_index(self._collection, self._hint)
+            hint = hinted_index(self.collection, self._hint)
             hinted = bool(self._hint)
             self._near = near_access(
-                self._collection, self.near, self.predicate.node, self._collation, hint, hinted=hinted
+                self.collection, self.near, self.predicate.node, self._collation, hint, hinted=hinted
             )
             current().store.uses.indexes[self._near.index.number] += 1
         return self._near
@@ -187,7 +185,7 @@ class Finder:
     def scan_fields(self) -> dict[str, Any] | None:
         """The fields `filter` and `collation`, if the plan is a scan of all documents in natural order; otherwise
         None."""
-        ways = (self.near, self.text, None if self._choice is None else self._choice.access, self._between)
+        ways = (self.near, self.text, None if self._choice is None else self._choice.access, self.between)
         if self.predicate is None or self._goes_by_id or self.walks_ids or any(way is not None for way in ways):
             return None
         return {"filter": self._spec, "collation": None if self._collation is None else dict(self._collation.document)}
@@ -200,21 +198,16 @@ class Finder:
     @property
     def is_hinted_by_id(self) -> bool:
         """Whether a hint names the index on `_id` and the filter has no bounds for it, so that all keys are read."""
-        if not self._hint or self._id_keys is not None or self._id_range is not None or self.near is not None:
+        if not self._hint or self._id_keys is not None or self.id_range is not None or self.near is not None:
             return False
-        index = self._collection.indexes[0]
-        is_plain = not index.has_entries and not self._collection.clustered
-        return is_plain and hinted_index(self._collection, self._hint) is index
+        index = self.collection.indexes[0]
+        is_plain = not index.has_entries and not self.collection.clustered
+        return is_plain and hinted_index(self.collection, self._hint) is index
 
     @property
     def walks_ids(self) -> bool:
         """Whether natural order is the order of `_id` keys, as in a clustered collection without a collation."""
-        return self._collection.clustered and not self._collection.indexes[0].has_entries
-
-    @property
-    def between(self) -> IndexRange | None:
-        """The range of keys given by `min` and `max`."""
-        return self._between
+        return self.collection.clustered and not self.collection.indexes[0].has_entries
 
     @property
     def is_natural_backward(self) -> bool:
@@ -233,12 +226,12 @@ class Finder:
             store = current().store
             store.uses.indexes.update(index.number for index in self._choice.indexes)
             if self._choice.access is None and not self._goes_by_id:
-                store.uses.scans[self._collection.number] += 1
+                store.uses.scans[self.collection.number] += 1
         return self._choice
 
     def natural_choice(self, *, backward: bool = False) -> Choice:
         """Return the choice for reading in natural order."""
-        collection = self._collection
+        collection = self.collection
         if self._id_key is not None or not collection.clustered or self.walks_ids:
             return NO_INDEX
         return Choice(walk_by_index(collection, backward=backward))
@@ -250,7 +243,7 @@ class Finder:
         return self.natural_choice(backward=self.is_natural_backward)
 
     def _chosen_index(self, current: Callable[[], View], order: Order) -> Choice:
-        collection = self._collection
+        collection = self.collection
         if self._id_key is not None or not collection.maintained:
             return NO_INDEX
         hint = hinted_index(collection, self._hint)
@@ -259,10 +252,10 @@ class Finder:
         node = None if self.predicate is None else self.predicate.node
         test = None if self.predicate is None else self.predicate.test
         query = Query(
-            node, test, self._collation, self._spec, self._between, self.uses_cache, has_text=self.text is not None
+            node, test, self._collation, self._spec, self.between, self.uses_cache, has_text=self.text is not None
         )
         choice = choose(current, collection, query, order, hint)
-        if hint is None and self._id_range is not None and not _is_narrow(current, choice.access):
+        if hint is None and self.id_range is not None and not _is_narrow(current, choice.access):
             return NO_INDEX
         return choice
 
@@ -274,12 +267,12 @@ class Finder:
         """Return the index access that skips from each value of a path to the next; None without a suitable index.
 
         `with_missing`: a document without a value counts as null."""
-        hint = hinted_index(self._collection, self._hint)
+        hint = hinted_index(self.collection, self._hint)
         if self._id_key is not None or (self._hint and hint is None) or self.text is not None:
             return None
         node = None if self.predicate is None else self.predicate.node
         access = distinct_access(
-            self._collection, node, self._collation, path, order.sort, hint, with_missing=with_missing
+            self.collection, node, self._collation, path, order.sort, hint, with_missing=with_missing
         )
         if access is not None:
             view.store.uses.indexes[access.index.number] += 1
@@ -299,20 +292,20 @@ class Finder:
             yield from self._by_index(current, access, after)
             return
         view = current()
-        check_collection(view, self._collection)
+        check_collection(view, self.collection)
         if after is None and self._goes_by_id:
             self.note_id_use(view)
         if self._id_key is not None or self._id_keys is not None:
             keys = [self._id_key] if self._id_keys is None else self._id_keys
             for key in keys:
                 if after is None or key > after:  # type: ignore[operator]
-                    match = view.by_id(self._collection, key)  # type: ignore[arg-type]
+                    match = view.by_id(self.collection, key)  # type: ignore[arg-type]
                     if match is not None:
                         yield key, *match  # type: ignore[misc]
-        elif self._id_range is not None or self._id_direction is not None or self.walks_ids:
+        elif self.id_range is not None or self._id_direction is not None or self.walks_ids:
             yield from self._by_ids(view, after)
         else:
-            for record, raw in view.scan(self._collection, after=after, backward=self.is_backward):
+            for record, raw in view.scan(self.collection, after=after, backward=self.is_backward):
                 yield record, LEFT_OUT if raw is LEFT_OUT else record, raw
 
     def chunk(
@@ -324,27 +317,27 @@ class Finder:
         if self.choice(current).access is not None or self._goes_by_id or self.walks_ids:
             return take_chunk(self.candidates(current, after), count_max, bytes_max)
         view = current()
-        check_collection(view, self._collection)
+        check_collection(view, self.collection)
         chunk = view.scan_chunk(
-            self._collection, after=after, backward=self.is_backward, count_max=count_max, bytes_max=bytes_max
+            self.collection, after=after, backward=self.is_backward, count_max=count_max, bytes_max=bytes_max
         )
         return [(record, LEFT_OUT if raw is LEFT_OUT else record, raw) for record, raw in chunk]
 
     @property
     def _goes_by_id(self) -> bool:
-        ways = (self._id_key, self._id_keys, self._id_range, self._id_direction)
+        ways = (self._id_key, self._id_keys, self.id_range, self._id_direction)
         return any(way is not None for way in ways)
 
     def note_id_use(self, view: View) -> None:
         """Count a use of the index on `_id`."""
-        view.store.uses.ids[self._collection.number] += 1
+        view.store.uses.ids[self.collection.number] += 1
 
     def _by_ids(self, view: View, after: bytes | None) -> Iterator[tuple[bytes, bytes, bytes]]:
-        bounds, index = self._id_range or id_bounds(None, None), self._collection.indexes[0]
+        bounds, index = self.id_range or id_bounds(None, None), self.collection.indexes[0]
         backward = self.is_backward if self._id_direction is None else self._id_direction == -1
-        walk = partial(view.id_keys, self._collection)
+        walk = partial(view.id_keys, self.collection)
         for key, record in walk_ranges(walk, [bounds], backward=backward, after=after):
-            yield key, record, b"" if record is LEFT_OUT else view.fetch(self._collection, index, record)
+            yield key, record, b"" if record is LEFT_OUT else view.fetch(self.collection, index, record)
 
     def id_direction(self, current: Callable[[], View], order: Order) -> int | None:
         """Return 1 or -1 if a scan of the `_id` index in this direction gives the requested order; otherwise None.
@@ -359,7 +352,7 @@ class Finder:
         return None if access.is_sorted or key_count(current, access, _SORTED_COUNT) < _SORTED_COUNT else direction
 
     def _id_order(self, order: Order) -> int | None:
-        sort, collection = order.sort, self._collection
+        sort, collection = order.sort, self.collection
         if sort is None or len(sort.paths) != 1 or sort.paths[0][0] != "_id":
             return None
         if self._hint and hinted_index(collection, self._hint) is not collection.indexes[0]:
@@ -390,8 +383,8 @@ class Finder:
         elif self._id_key is not None:
             summary = "IDHACK"
         elif self.walks_ids:
-            summary = clustered_summary(is_bounded=self._id_keys is not None or self._id_range is not None)
-        elif self._id_keys is not None or self._id_range is not None or self._id_direction is not None:
+            summary = clustered_summary(is_bounded=self._id_keys is not None or self.id_range is not None)
+        elif self._id_keys is not None or self.id_range is not None or self._id_direction is not None:
             summary = "IXSCAN { _id: 1 }"
         else:
             summary = "COLLSCAN"
@@ -406,7 +399,7 @@ class Finder:
         self, current: Callable[[], View], access: Access, after: bytes | None
     ) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Yield candidates through an index. A position is the number of the branch, in four bytes, and the key."""
-        collection, branches = self._collection, access.branches
+        collection, branches = self.collection, access.branches
         at, last = (0, None) if after is None else (int.from_bytes(after[:4], "big"), after[4:])
         for number in range(at, len(branches)):
             branch = branches[number]
@@ -424,17 +417,12 @@ class Finder:
     @property
     def id_ranges(self) -> list[IdRange] | None:
         """The ranges of `_id` keys that express the whole filter; None if there are none or another index is hinted."""
-        if self._id_key is not None or self._between is not None:
+        if self._id_key is not None or self.between is not None:
             return None
-        if self._hint and ((hint := hinted_index(self._collection, self._hint)) is None or not hint.is_of_id):
+        if self._hint and ((hint := hinted_index(self.collection, self._hint)) is None or not hint.is_of_id):
             return None
         node = None if self.predicate is None else self.predicate.node
-        return id_ranges(self._collection, node, self._collation)
-
-    @property
-    def id_range(self) -> tuple[bytes, bytes] | None:
-        """The bounds of the `_id`s that can match, for `View.id_keys`; None without bounds."""
-        return self._id_range
+        return id_ranges(self.collection, node, self._collation)
 
     def positional(self, document: dict[str, Any]) -> str | None:
         """Return the array index that `$` stands for in an update of this match."""

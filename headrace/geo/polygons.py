@@ -40,7 +40,7 @@ _LEFT: Final = 1e-14  # radians by which a loop's turns may miss a full hemisphe
 class Loop:
     """A closed ring of at least three vertices, and everything to the left of it."""
 
-    __slots__ = ("_cap", "_edges", "_origin_inside", "vertices")
+    __slots__ = ("_edges", "_origin_inside", "cap", "vertices")
 
     def __init__(self, vertices: Sequence[Vector]) -> None:
         self.vertices = tuple(vertices)
@@ -49,21 +49,17 @@ class Loop:
             for a, b in pairwise((*self.vertices, self.vertices[0]))
         ]
         self._origin_inside = False
-        self._cap: tuple[Vector, float] | None = None
+        self.cap: tuple[Vector, float] | None = None
+        """(centre, radius in radians) of a circle around the loop; None if no small circle contains the loop."""
         before, at, behind = self.vertices[:3]
         inside = is_ordered(reference_direction(at), before, behind, at)
         self._origin_inside = self.contains(at) != inside
-        self._cap = self._bound()
+        self.cap = self._bound()
 
     @property
     def edges(self) -> Iterator[Edge]:
         """The edges in order."""
         return ((a, b) for a, b, _, _ in self._edges)
-
-    @property
-    def cap(self) -> tuple[Vector, float] | None:
-        """(centre, radius in radians) of a circle around the loop; None if no small circle contains the loop."""
-        return self._cap
 
     @property
     def is_small(self) -> bool:
@@ -77,7 +73,7 @@ class Loop:
 
     def contains(self, p: Vector) -> bool:
         """Return whether a point is inside. A point on an edge is inside exactly one of the two neighbouring loops."""
-        if self._cap is not None and dot(self._cap[0], p) < cos(self._cap[1]) - SIGN_ERROR:
+        if self.cap is not None and dot(self.cap[0], p) < cos(self.cap[1]) - SIGN_ERROR:
             return False
         inside = self._origin_inside
         path = cross(_ORIGIN, p)

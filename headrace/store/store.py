@@ -124,7 +124,8 @@ class Store:
         """Earlier numbers of documents, by the collection's number. A reader uses them as estimates for plans."""
         self.index_filters: dict[bytes | None, dict[Any, Any]] = {}
         """The planner's index filters, by the collection's UUID."""
-        self._open_transaction: WriteTransaction | None = None
+        self.writing: WriteTransaction | None = None
+        """The write transaction that is open or being written to the disk."""
         self._may_be_standby = standby
         self.gaps: Gaps = ()
         """Pairs of positions between which another history may have had entries: see `standby.py`."""
@@ -197,9 +198,9 @@ class Store:
 
     def close(self) -> None:
         """Abandon the open write transaction and close the directory."""
-        if self._open_transaction is not None:
+        if self.writing is not None:
             with contextlib.suppress(Exception):  # after a disk failure the memory may be inconsistent
-                self.abandon(self._open_transaction)
+                self.abandon(self.writing)
         self.snapshot_copies.close()
         if (compaction := self.compaction) is not None:
             self.end_compaction(compaction)
@@ -283,7 +284,7 @@ class Store:
     def begin(self, kv: Transaction | None = None) -> WriteTransaction:
         """Open the write transaction; only one may be open. `kv`: the environment's transaction, if it has begun
         already."""
-        if self._open_transaction is not None:
+        if self.writing is not None:
             raise RuntimeError("a write transaction is open already")
         kv = kv or self.environment.begin_write()
         if self.compaction is not None:
@@ -291,13 +292,8 @@ class Store:
         self.kv_unrecorded = kv
         if self.transactions.open:
             kv = self.transactions.recording(kv)
-        self._open_transaction = WriteTransaction(self, kv)
-        return self._open_transaction
-
-    @property
-    def writing(self) -> WriteTransaction | None:
-        """The write transaction that is open or being written to the disk."""
-        return self._open_transaction
+        self.writing = WriteTransaction(self, kv)
+        return self.writing
 
     def prepare(self, txn: WriteTransaction, *, is_read_meanwhile: bool = True) -> None:
         """Put the staged entries and their runs into the tables.
@@ -331,7 +327,7 @@ class Store:
 
     def publish(self, txn: WriteTransaction) -> None:
         """Make a synced commit the published state, and call the listeners."""
-        self._open_transaction = None
+        self.writing = None
         if self._published is not None:  # `forget_read` without the call
             self._published.abort()
             self._published = None
@@ -391,7 +387,7 @@ class Store:
 
     def abandon(self, txn: WriteTransaction) -> None:
         """Abandon the transaction and undo all its changes, in the tables and in memory."""
-        self._open_transaction = None
+        self.writing = None
         with contextlib.suppress(Exception):  # a failed commit has already ended the KV transaction
             txn.kv.abort()
         self.transactions.settled()

@@ -223,28 +223,24 @@ class Call(Expression):
 class CompiledExpression:
     """A parsed expression. Call it with an `Env` to get a value or MISSING. Hot loops use `evaluate`."""
 
-    __slots__ = ("_node", "evaluate")
+    __slots__ = ("evaluate", "node")
 
     def __init__(self, node: Expression) -> None:
-        self._node = node
+        self.node = node
+        """The optimized tree."""
         self.evaluate: Evaluate = limited(node.compiled())
 
     def __call__(self, env: Env) -> Any:
         return self.evaluate(env)
 
     @property
-    def node(self) -> Expression:
-        """The optimized tree."""
-        return self._node
-
-    @property
     def is_constant(self) -> bool:
         """Whether the value is the same for every document."""
-        return type(self._node) is Constant
+        return type(self.node) is Constant
 
     def fields(self) -> set[str] | None:
         """Names of the top-level fields of the root document that the expression may read; None if it may read any."""
-        return self._node.fields()
+        return self.node.fields()
 
 
 def optimized(node: Expression) -> Expression:

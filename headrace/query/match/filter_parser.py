@@ -36,34 +36,30 @@ if TYPE_CHECKING:
 class Predicate:
     """Tells whether a document matches. Hot loops use `test`, the same function without the cost of `__call__`."""
 
-    __slots__ = ("_node", "test")
+    __slots__ = ("node", "test")
 
     def __init__(self, node: MatchExpression) -> None:
         """Compile `node`, which must be optimized."""
-        self._node = node
+        self.node = node
+        """The match expression, for code that does not compile the expression to closures."""
         self.test: DocumentTest = limited(node.compiled())
 
     def __call__(self, document: dict[str, Any]) -> bool:
         return self.test(document)
 
-    @property
-    def node(self) -> MatchExpression:
-        """The match expression, for code that does not compile the expression to closures."""
-        return self._node
-
     def fields(self) -> set[str] | None:
         """Names of the top-level fields that the filter reads; None if it may read any."""
-        return self._node.fields()
+        return self.node.fields()
 
     def conjuncts(self) -> list[Predicate]:
         """Predicates whose conjunction is equivalent to this one."""
-        if isinstance(self._node, And):
-            return [Predicate(child) for child in self._node.children]
+        if isinstance(self.node, And):
+            return [Predicate(child) for child in self.node.children]
         return [self]
 
     def equality(self, path: str) -> Any:
         """The value of the last equality that the filter requires of a path; MISSING if there is none."""
-        children = self._node.children if isinstance(self._node, And) else (self._node,)
+        children = self.node.children if isinstance(self.node, And) else (self.node,)
         wanted = MISSING
         for child in children:
             if isinstance(child, LeafMatchExpression) and child.path == path and child.wanted is not MISSING:
@@ -72,7 +68,7 @@ class Predicate:
 
     def matched_index(self, document: dict[str, Any]) -> str | None:
         """The array index for the positional operator `$`; None if no array element was matched."""
-        return self._node.find_match(document)[1]
+        return self.node.find_match(document)[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,12 +195,12 @@ class KeyMaker:
         "_names",
         "_paths",
         "_pattern",
-        "_prefix",
-        "_sparse",
         "_unique",
         "columns",
         "covers",
+        "is_sparse",
         "made_count",
+        "prefix",
     )
 
     def __init__(
@@ -208,8 +208,10 @@ class KeyMaker:
         sort_key: SortKey | None, *, unique: bool,
     ) -> None:  # fmt: skip
         self._pattern: dict[str, Any] = spec["key"]
-        self._prefix = number.to_bytes(4, "big")
-        self._sparse = bool(spec.get("sparse"))
+        self.prefix = number.to_bytes(4, "big")
+        """The index's number, the prefix of all keys."""
+        self.is_sparse = bool(spec.get("sparse"))
+        """Whether a document with none of the fields has no key."""
         self._unique = unique
         self.covers = covers
         self.made_count = 0
@@ -239,16 +241,6 @@ class KeyMaker:
             return made
         rows = self._rows(decoded, count_max)
         return list(rows), self._traits(decoded, rows) if rows else NO_TRAITS
-
-    @property
-    def prefix(self) -> bytes:
-        """The index's number, the prefix of all keys."""
-        return self._prefix
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether a document with none of the fields has no key."""
-        return self._sparse
 
     @property
     def plain_fields(self) -> list[PlainField]:
@@ -298,20 +290,20 @@ class KeyMaker:
 
     def _whole_rows(self, decoded: dict[str, Any]) -> Iterator[tuple[bytes, Row]]:
         for row in iter_rows(decoded, self._pattern):
-            if self._sparse and all(item is MISSING for item in row):
+            if self.is_sparse and all(item is MISSING for item in row):
                 continue
             key = b"".join([
                 _key(field, item).translate(INVERTED) if field.descending else _key(field, item)
                 for item, field in zip(row, self._fields)
             ])  # fmt: skip
-            yield self._prefix + key + END, row
+            yield self.prefix + key + END, row
 
     def _plain_keys(self, decoded: dict[str, Any], count_max: int) -> tuple[list[bytes], Traits] | None:
         """Return the keys of a document if the paths meet no array, or one path ends at an array; otherwise None."""
-        before, after = self._prefix, b""
+        before, after = self.prefix, b""
         spread: list[bytes] | None = None
         traits = NO_TRAITS
-        is_there = not self._sparse
+        is_there = not self.is_sparse
         for path, down, keys, array_trait in self._fields:
             value: Any = decoded
             for name in path:

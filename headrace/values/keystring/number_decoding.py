@@ -50,21 +50,17 @@ TypedValue = tuple[int, bytes]
 class KeyCursor:
     """A position in a keystring and in its type bits. Reading past the end raises CommandError 15."""
 
-    __slots__ = ("_at", "_key", "bits")
+    __slots__ = ("_key", "at", "bits")
 
     def __init__(self, key: bytes, type_bits: bytes | None, start: int = 0) -> None:
         self._key = key
-        self._at = start
-        self.bits = TypeBitsReader(type_bits)
-
-    @property
-    def at(self) -> int:
+        self.at = start
         """The offset in the key of the next byte to read."""
-        return self._at
+        self.bits = TypeBitsReader(type_bits)
 
     def at_end(self) -> bool:
         """Whether the key is read to its end."""
-        return self._at >= len(self._key)
+        return self.at >= len(self._key)
 
     def byte(self) -> int:
         """The next byte, as an int. Raises 15."""
@@ -72,11 +68,11 @@ class KeyCursor:
 
     def take(self, size: int) -> bytes:
         """The next `size` bytes. Raises 15."""
-        start = self._at
-        self._at = start + size
-        if self._at > len(self._key):
+        start = self.at
+        self.at = start + size
+        if self.at > len(self._key):
             raise _cut_short(size, len(self._key) - start, start)
-        return self._key[start : self._at]
+        return self._key[start : self.at]
 
     def word(self, negative: bool) -> int:
         """The next 8 bytes as a big-endian integer, complemented if `negative`."""
@@ -85,22 +81,22 @@ class KeyCursor:
 
     def until_zero(self) -> bytes:
         """The bytes before the next 00, which is consumed."""
-        end = self._key.find(b"\0", self._at)
+        end = self._key.find(b"\0", self.at)
         if end < 0:
             raise _cut_short(1, 0, len(self._key))
-        text = self._key[self._at : end]
-        self._at = end + 1
+        text = self._key[self.at : end]
+        self.at = end + 1
         return text
 
     def escaped(self) -> bytes:
         """The bytes before the first 00 that is not followed by FF, with 00 FF unescaped to 00."""
-        end = self._key.find(b"\0", self._at)
+        end = self._key.find(b"\0", self.at)
         while end >= 0 and self._key[end + 1 : end + 2] == b"\xff":
             end = self._key.find(b"\0", end + 2)
         if end < 0:
             raise _cut_short(1, 0, len(self._key))
-        text = self._key[self._at : end]
-        self._at = end + 1
+        text = self._key[self.at : end]
+        self.at = end + 1
         return text.replace(b"\0\xff", b"\0")
 
 
