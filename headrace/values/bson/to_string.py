@@ -65,6 +65,6 @@ _FLAGS: Final = (("i", 2), ("l", 4), ("m", 8), ("s", 16), ("u", 32), ("x", 64))
 
 
 def _double(number: float) -> str:
-    """A double, always with a decimal point or an exponent, if it is finite."""
+    """A double, always with a decimal point or an exponent."""
     text = repr(number)
-    return text if any(letter in text for letter in ".en") else text + ".0"  # as in 1e+16, inf and nan
+    return text if "." in text or "e" in text else text + ".0"
