@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, Generic, TypeVar, overload
 
 from bson import Binary
@@ -43,6 +44,8 @@ class FieldType:
 
     names: tuple[str, ...]
     convert: Callable[[Any], Any] | None = None
+    native: type | None = None
+    """Values of this Python type need no conversion."""
 
     @property
     def types(self) -> frozenset[type]:
@@ -61,13 +64,13 @@ _ANY: Final = (
 )  # fmt: skip
 TYPES: Final = {
     "any": FieldType(_ANY),
-    "anyBool": FieldType(_ANY, truthy),  # for commands without an IDL: false, null and 0 are false, others true
+    "anyBool": FieldType(_ANY, truthy, bool),  # for commands without an IDL: false, null and 0 are false, others true
     "array": FieldType(("array",)),
     "binData": FieldType(("binData",)),
-    "bool": FieldType(("bool", "long", "int", "decimal", "double"), truthy),  # MongoDB's safeBool
+    "bool": FieldType(("bool", "long", "int", "decimal", "double"), truthy, bool),  # MongoDB's safeBool
     "int": FieldType(("int",)),
     "long": FieldType(("long",)),
-    "number": FieldType(("long", "int", "decimal", "double"), to_long),  # safeInt64: cut to 64 bits; a NaN is 0
+    "number": FieldType(("long", "int", "decimal", "double"), to_long, int),  # safeInt64: cut to 64 bits; a NaN is 0
     "object": FieldType(("object",)),
     "objectId": FieldType(("objectId",)),
     "strictBool": FieldType(("bool",)),
@@ -75,6 +78,13 @@ TYPES: Final = {
     "timestamp": FieldType(("timestamp",)),
 }  # fmt: skip
 """The types of fields, by their names in declarations."""
+_NULL: Final[frozenset[type]] = frozenset({type(None)})
+
+
+@cache
+def _joined(types: frozenset[type], more: frozenset[type]) -> frozenset[type]:
+    """Return one set for all fields of a type: the fields of all commands would take 2 MB."""
+    return types | more
 
 
 class Field(Generic[T]):
@@ -86,7 +96,7 @@ class Field(Generic[T]):
     """
 
     __slots__ = (
-        "_types", "check", "default", "error", "fields", "items", "items_error", "kind", "least",
+        "_convert", "_native", "_types", "check", "default", "error", "fields", "items", "items_error", "kind", "least",
         "name", "required",
     )  # fmt: skip
 
@@ -106,14 +116,25 @@ class Field(Generic[T]):
         self.items_error = items_error
         self.least = least
         self._types = self.kind.types
+        self._convert = self.kind.convert
+        self._native = self.kind.native
 
     def of(self, body: dict[str, Any]) -> T:
         """Return the field's value in a checked document; the default if the field is absent or null."""
         value = body.get(self.name)
         if value is None:
             return self.default
-        convert = self.kind.convert
-        return value if convert is None else convert(value)  # type: ignore[no-any-return]
+        if self._convert is None or type(value) is self._native:
+            return value  # type: ignore[no-any-return]
+        return self._convert(value)  # type: ignore[no-any-return]
+
+    @property
+    def accepted(self) -> frozenset[type]:
+        """The Python types whose values need no further check."""
+        absent = _NULL if self.error is None else frozenset()
+        if self.check is not None or self.fields is not None or self.items is not None:
+            return absent
+        return _joined(self._types, absent)
 
     def examine(self, path: str, value: Any) -> None:
         """Raise the error for a wrong value."""
@@ -140,7 +161,7 @@ class Fields:
     undeclared field from the document's path and the field's name, if the error is not 40415.
     """
 
-    __slots__ = ("_required", "_unknown", "by_name", "path", "strict")
+    __slots__ = ("_accepted", "_required", "_unknown", "by_name", "path", "strict")
 
     def __init__(
         self, *fields: Field[Any], strict: bool = True, path: str | None = None,
@@ -152,12 +173,19 @@ class Fields:
         self.strict = strict
         self.path = path
         self._unknown = unknown or _unknown
+        self._accepted = {field.name: field.accepted for field in fields}
         self._required = tuple(field.name for field in fields if field.required)
 
     def check(self, path: str, document: dict[str, Any]) -> None:
         """Raise for the first field that is undeclared or not as declared; then for a missing field."""
-        for name, value in document.items():
-            self._examine(path, name, value)
+        accepted = self._accepted
+        try:
+            for name, value in document.items():
+                if type(value) not in accepted[name]:
+                    self._examine(path, name, value)
+        except KeyError:  # an undeclared field: examine each field for the exact error
+            for name, value in document.items():
+                self._examine(path, name, value)
         for name in self._required:
             if document.get(name) is None:
                 raise missing(f"{self.path or path}.{name}")
@@ -165,7 +193,8 @@ class Fields:
     def _examine(self, path: str, name: str, value: Any) -> None:
         field = self.by_name.get(name)
         if field is not None:
-            field.examine(f"{self.path or path}.{name}", value)
+            if type(value) is not int or field.least is None or value < field.least:
+                field.examine(f"{self.path or path}.{name}", value)
         elif self.strict:
             raise self._unknown(self.path or path, name)
 
@@ -191,6 +220,7 @@ class Arguments(Fields):
         super().__init__(named, *others, *shared, strict=specific.strict)
         for alias in aliases:
             self.by_name[alias] = named
+            self._accepted[alias] = named.accepted
 
     def _examine(self, path: str, name: str, value: Any) -> None:
         if name in self.by_name or not name.startswith("$"):

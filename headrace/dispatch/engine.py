@@ -346,6 +346,8 @@ class Engine:
 
     def closed(self, answer: dict[str, Any] | bytes, position: int) -> bytes:
         """Return the reply of a successful command, with `position` as its operation time."""
+        if type(answer) is bytes and self.store.oplog_enabled:
+            return reply.answered(answer, position)
         end = reply.closing(position if self.store.oplog_enabled else None)
         if type(answer) is bytes:
             return reply.document(answer, end)
