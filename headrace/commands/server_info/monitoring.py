@@ -62,10 +62,7 @@ COMMANDS: Final = (
     administrative(
         "getDiagnosticData",
         diagnostic_data,
-        actions=(
-            "replSetGetStatus",
-            "serverStatus",
-        ),
+        actions=("replSetGetStatus", "serverStatus"),
     ),
     administrative("lockInfo", locks, actions=("serverStatus",)),
     administrative("logApplicationMessage", log_message, MESSAGE, strict=True, actions=("applicationMessage",)),

@@ -140,7 +140,7 @@ class Applier:
 
         The filter must have no `$near`."""
         context, times = self._context, self._shared_context
-        sliced = None if times is None or self._retryable is not None else sliced_update(self._update, times)
+        sliced = None if times is None else sliced_update(self._update, times)
         for matches, pause_count in raw_matches(context, self._finder):
             yield from self._change_some(sliced, matches, pause_count)
 

@@ -34,7 +34,7 @@ TINY: Final = {
     "spark.sql.ui.explainMode": "simple",
 }
 SETTINGS: Final[dict[str, str]] = {}
-"""Those of this program's session, which each job names, too."""
+"""The settings of this program's session. Each job names them, too."""
 
 
 def start_session(kind: str, package: str, ivy: str, folder: Path) -> SparkSession:

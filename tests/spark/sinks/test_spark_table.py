@@ -82,7 +82,7 @@ class Programs:
 
 @pytest.fixture(scope="module")
 def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
-    """Those of a format, the parameter."""
+    """The programs of a format, which is the parameter."""
     running = Programs(request.param, tmp_path_factory.mktemp("catalogs"))
     yield running
     running.stop()
