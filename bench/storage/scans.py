@@ -52,6 +52,7 @@ def operations(users: Any, count: int) -> dict[str, Callable[[], Any]]:
         "count, a number": lambda: users.count_documents({"visits": {"$gt": 40}}),
         "count, a string": lambda: users.count_documents({"city": "city 3"}),
         "count, two conditions": lambda: users.count_documents({"visits": {"$gte": 10, "$lt": 20}, "city": "city 3"}),
+        "count, a date": lambda: users.count_documents({"created": {"$gte": datetime(2026, 1, 10)}}),
         "count, a field below": lambda: users.count_documents({"address.zip": {"$lt": 100}}),
         "count, a regular expression": lambda: users.count_documents({"email": {"$regex": "^user1.*9@"}}),
         "`$group`, two accumulators": group(),

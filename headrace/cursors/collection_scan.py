@@ -16,6 +16,8 @@ from headrace.store.catalog import Collection
 from headrace.store.view import LEFT_OUT, View
 from headrace.turns import tick
 
+_COLLECTION_FACTOR: Final = 4
+"""The greatest chunk of a scan of a collection, in chunks of other scans: it only steps from document to document."""
 Read = TypeVar("Read", bound=tuple[Any, ...])
 """A document as a walk yields it, with its BSON last."""
 
@@ -46,13 +48,14 @@ def check_collection(view: View, collection: Collection) -> None:
 class ChunkedScan:
     """An iterator of raw documents. After its end it can be called again for documents that were added since."""
 
-    __slots__ = ("_buffer", "_count", "_view", "keep")
+    __slots__ = ("_buffer", "_count", "_count_max", "_view", "keep")
 
     def __init__(self, view: Callable[[], View], wanted: int | None = None) -> None:
         """`wanted`: the number of documents that may be enough, the size of the first chunk. Each next chunk may be
         twice as large."""
         self._view = view
-        self._count = min(wanted or limits.VIEW_CHUNK_COUNT, limits.VIEW_CHUNK_COUNT)
+        self._count_max = limits.VIEW_CHUNK_COUNT
+        self._count = min(wanted or self._count_max, self._count_max)
         self._buffer: list[bytes] = []  # read but not returned, the next one last
         self.keep: Callable[[list[bytes]], list[bytes]] | None = None
         """Selects the documents of a chunk that are returned; may pause."""
@@ -64,7 +67,7 @@ class ChunkedScan:
         if self._buffer:
             return self._buffer.pop()
         while (chunk := self._chunk()) is not None:
-            self._count = min(2 * self._count, limits.VIEW_CHUNK_COUNT)
+            self._count = min(2 * self._count, self._count_max)
             if chunk:
                 holds_chunk(sum(map(len, chunk)))
                 if self.keep is not None:
@@ -107,6 +110,7 @@ class Scan(ChunkedScan):
 
     def __init__(self, view: Callable[[], View], collection: Collection, *, backward: bool = False) -> None:
         super().__init__(view)
+        self._count_max *= _COLLECTION_FACTOR
         self._collection = collection
         self._backward = backward
         self._last: bytes | None = None
@@ -115,7 +119,8 @@ class Scan(ChunkedScan):
         view = self._view()
         if self._last is not None:
             check_collection(view, self._collection)
-        chunk = view.scan_chunk(self._collection, after=self._last, backward=self._backward)
+        backward, count_max = self._backward, self._count
+        chunk = view.scan_chunk(self._collection, after=self._last, backward=backward, count_max=count_max)
         examined("COLLSCAN", len(chunk))
         if not chunk:
             return None

@@ -10,11 +10,14 @@ expression may take long: it has a time limit, and the command may pause at each
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import compress
 from typing import Any, Final, TypeAlias
 
 from bson import Regex
+from bson.datetime_ms import DatetimeMS
 
 from headrace.clock import monotonic
 from headrace.query.match.match_expression import (
@@ -29,11 +32,12 @@ from headrace.query.match.match_expression import (
     Not,
     Or,
 )
+from headrace.query.patterns import compile_pattern
 from headrace.time_limit import TookTooLong, limited
 from headrace.turns import tick
 from headrace.values.bson import MISSING
 from headrace.values.bson.columns import Columns, small_batches
-from headrace.values.paths import ValueTest
+from headrace.values.paths import ValueTest, split_path
 
 Keep: TypeAlias = Callable[[list[bytes]], list[bytes]]
 
@@ -42,6 +46,10 @@ _QUICK_SECONDS: Final = 0.0001
 """A group of values is tested at once if the group before it took no longer than this."""
 _FIELD_COUNT_MAX: Final = 3
 """The most fields of one condition. Decoding the documents is quicker for more fields."""
+_FLIPPED: Final[dict[MatchType, Callable[[int, int], bool]]] = {
+    MatchType.GT: operator.lt, MatchType.GTE: operator.le, MatchType.LT: operator.gt, MatchType.LTE: operator.ge,
+}  # fmt: skip
+"""Compares the argument with a value, instead of a value with the argument."""
 _BOUNDED: Final = frozenset({
     MatchType.BITS_ALL_CLEAR, MatchType.BITS_ALL_SET, MatchType.BITS_ANY_CLEAR, MatchType.BITS_ANY_SET, MatchType.EQ,
     MatchType.EXISTS, MatchType.GT, MatchType.GTE, MatchType.IN, MatchType.LT, MatchType.LTE, MatchType.MOD,
@@ -76,33 +84,45 @@ def _condition(node: MatchExpression) -> Condition | None:
     names, is_bounded = node.fields(), _is_bounded(node)
     if is_bounded is None or not names or len(names) > _FIELD_COUNT_MAX:
         return None
-    test: ValueTest
-    if isinstance(node, LeafMatchExpression) and "." not in node.path:
-        (name,), test = names, node.test
-        tests = _in_arrays(test) if node.enter_last else test
-    elif len(names) == 1:
-        (name,) = names
-        test = tests = _of_document(name, node.compiled())
-    else:
+    if len(names) > 1:
         return _of_several(tuple(names), node.compiled(), is_bounded=is_bounded)
-    columns = Columns((name,))
+    (name,) = names
+    columns, test, of_date = Columns((name,)), _of_field(name, node.compiled()), _date_test(node)
+    leaf = node if isinstance(node, LeafMatchExpression) else None
 
     def chosen(documents: Sequence[bytes]) -> Sequence[bytes]:
+        if of_date is not None and (dates := columns.dates(documents)) is not None:
+            return list(compress(documents, map(of_date, dates)))
         values = columns.values(documents)[name]
-        of_value = tests if list in map(type, values) else test
+        of_value = test
+        if leaf is not None and (below := _below(values, split_path(leaf.path)[1:])) is not None:
+            of_value, values = leaf.test, below
         return list(compress(documents, map(of_value, values) if is_bounded else _slowly(of_value, values)))
 
     return chosen
 
 
-def _in_arrays(test: ValueTest) -> ValueTest:
-    """The test of a value that may be an array: its elements are tested, then the array itself."""
-    return lambda value: (type(value) is list and any(map(test, value))) or test(value)
-
-
-def _of_document(name: str, test: DocumentTest) -> ValueTest:
+def _of_field(name: str, test: DocumentTest) -> ValueTest:
     """The test of a document with one field, as a test of the field's value."""
     return lambda value: test({} if value is MISSING else {name: value})
+
+
+def _below(values: list[Any], path: Sequence[str]) -> list[Any] | None:
+    """The value at the path in each value; None if there is an array on the way or at the end."""
+    for name in path:
+        if set(map(type, values)) != {dict}:
+            return None
+        values = [value.get(name, MISSING) for value in values]
+    return None if list in map(type, values) else values
+
+
+def _date_test(node: MatchExpression) -> Callable[[int], bool] | None:
+    """The test of a comparison of a top-level field with a date, for dates in ms since the Unix epoch."""
+    if not isinstance(node, LeafMatchExpression) or type(node.argument) is not DatetimeMS:
+        return None
+    if node.kind not in _FLIPPED or "." in node.path:
+        return None
+    return partial(_FLIPPED[node.kind], int(node.argument))
 
 
 def _of_several(names: tuple[str, ...], test: DocumentTest, *, is_bounded: bool) -> Condition:
@@ -154,7 +174,7 @@ def _is_bounded(node: MatchExpression) -> bool | None:
     if not isinstance(node, LeafMatchExpression):
         return None
     if node.kind is MatchType.REGEX:
-        return False
+        return compile_pattern(*node.argument).is_linear
     if node.kind not in _BOUNDED:
         return None
     return node.kind is not MatchType.IN or Regex not in map(type, node.argument)

@@ -25,14 +25,15 @@ from headrace.errors import CommandError
 
 FLAGS: Final = {"i": pcre2.I, "m": pcre2.M, "s": pcre2.S, "u": pcre2.NOFLAG, "x": pcre2.X}
 _VERBS: Final = re.compile(r"(?:\(\*[A-Z0-9_=]+\))*")
-_LITERAL: Final = re.compile(r"\^?[\w \-:/@,;=<>!\"'%&~`]*", re.ASCII)
+_LITERALS: Final = re.compile(r"\^?(?:[\w \-:/@,;=<>!\"'%&~`]|\\[^\w\s]|\.\*)*", re.ASCII)
+"""Literal characters, and any number of others between them."""
 _HEX_ESCAPE: Final = re.compile(r"(\\Q.*?(?:\\E|\Z)|\\[^x]|\\x(?!\{))|\\x\{([0-9A-Fa-f]+)\}", re.DOTALL)
 
 
 class Pattern:
     """A compiled pattern. `compile_pattern` makes it."""
 
-    __slots__ = ("_flags", "_guarded", "_literal", "_quick", "_text", "_verbs")
+    __slots__ = ("_flags", "_guarded", "_is_anchored", "_literals", "_quick", "_text", "_verbs")
 
     def __init__(self, text: str, options: str) -> None:
         """Compile a pattern. Raises 51091, 51108."""
@@ -49,16 +50,32 @@ class Pattern:
         assert verbs is not None
         self._verbs, self._flags = verbs.group(), flags
         self._text = _HEX_ESCAPE.sub(_escaped_character, text[verbs.end() :])
-        self._literal = text if flags == pcre2.A and _LITERAL.fullmatch(text) else None
+        self._literals: list[str] | None = None
+        self._is_anchored = text.startswith("^")
+        if flags == pcre2.A and text.isascii() and _LITERALS.fullmatch(text):
+            self._literals = [re.sub(r"\\(.)", r"\1", part) for part in text.removeprefix("^").split(".*")]
         self._quick = _compile(f"(*LIMIT_MATCH={limits.PATTERN_QUICK_STEPS_MAX}){self._verbs}{self._text}", flags)
         self._guarded: pcre2.Pattern | None = None
 
     def matches(self, text: str) -> bool:
         """Whether the pattern occurs in `text`. Raises 51156."""
-        literal = self._literal
-        if literal is not None:  # the most common patterns: ten times as quick
-            return text.startswith(literal[1:]) if literal[:1] == "^" else literal in text
-        return self.find(text) is not None
+        literals = self._literals  # the most common patterns: ten times as quick
+        if literals is None or (len(literals) > 1 and "\n" in text):
+            return self.find(text) is not None
+        if self._is_anchored and not text.startswith(literals[0]):
+            return False
+        at = 0
+        for literal in literals:
+            at = text.find(literal, at)
+            if at < 0:
+                return False
+            at += len(literal)
+        return True
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether a search always takes no longer than it takes to read the text."""
+        return self._literals is not None
 
     def find(self, text: str, start: int = 0) -> pcre2.Match | None:
         """The first match at or after `start`, a number of characters. Raises 51156."""

@@ -302,6 +302,7 @@ def _is_descending(path: str, direction: Any) -> bool:
 
 
 _INTEGERS: Final = frozenset({DatetimeMS, Int64, int})
+_DATE_RANK: Final = RANKS[DatetimeMS]
 
 
 class SortColumns:
@@ -320,6 +321,8 @@ class SortColumns:
         """The key of each document. Raises 2 if paths go through two arrays of a document."""
         if self._columns is None:
             return list(map(self._key, map(decode, documents)))
+        if self._is_plain and (dates := self._columns.dates(documents)) is not None:
+            return [((_DATE_RANK, date),) for date in dates]
         columns = self._columns.values(documents)
         kinds = {name: set(map(type, column)) for name, column in columns.items()}
         if self._is_plain and not any(list in found for found in kinds.values()):

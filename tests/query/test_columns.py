@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 from bson import Binary, Code, DBRef, Int64
+from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
 from headrace.cursors.column_tests import columns_test
@@ -36,7 +37,7 @@ Document = dict[str, Any]
 @pytest.fixture(autouse=True)
 def _patterns_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DECODED_COUNT", 0)
-    monkeypatch.setattr(column_module, "_PATTERN_COUNT_MAX", 10_000)
+    monkeypatch.setattr(column_module, "_SHAPE_COUNT_MAX", 10_000)
 
 
 def random_documents(seed: int, count: int = 30) -> tuple[Values, list[bytes]]:
@@ -137,6 +138,74 @@ def test_filters_by_columns_choose_what_the_evaluator_chooses(part: int) -> None
                 expected = [document for document in documents if predicate(decode(document))]
                 assert keep(documents) == expected, spec
     assert by_columns > 200
+
+
+def mostly_of_one_type(random: Random, share: float) -> list[bytes]:
+    kinds: list[Callable[[], Any]] = [
+        lambda: DatetimeMS(random.choice([-(2**63), -1, 0, 1, 2**63 - 1])),
+        lambda: random.randrange(5),
+        lambda: "x" * random.randrange(400),
+        lambda: {"b": DatetimeMS(random.randrange(3)), "c": random.choice([1, None])},
+    ]
+    usual = random.choice(kinds)
+    documents = []
+    for number in range(300):
+        value = random.choice([*kinds, lambda: [], lambda: None])() if random.random() < share else usual()
+        document = {"_id": number, "a": value, "d": random.choice(kinds)() if random.random() < share else 1}
+        if random.random() < share:
+            del document["a"]
+        documents.append(encode(document))
+    return documents
+
+
+@pytest.mark.parametrize("share", [0.0, 0.004, 0.05, 0.5])
+def test_columns_of_mostly_one_type_are_those_of_the_evaluator(share: float) -> None:
+    date = DatetimeMS(0)
+    filters = [{"a": {operator: date}} for operator in ("$gt", "$gte", "$lt", "$lte", "$eq")]
+    filters += [{"a.b": {"$gt": date}}, {"a.b": None}, {"a.c": {"$exists": False}}, {"a": "x" * 7}]
+    filters += [{"a": {"$regex": "^x.*x"}}, {"d": 1, "a": {"$gte": date}}, {"a": {"$not": {"$gte": date}}}]
+    for seed in range(12):
+        documents = mostly_of_one_type(Random(seed), share)
+        chunks = [documents[first : first + 60] for first in range(0, len(documents), 60)]
+        for spec in filters:
+            predicate = parse_filter(spec)
+            keep = columns_test(predicate.node)
+            assert keep is not None
+            expected = [document for document in documents if predicate(decode(document))]
+            assert [document for chunk in chunks for document in keep(chunk)] == expected, spec
+        for order in (parse_sort({"a": 1}), parse_sort({"a.b": -1}), parse_sort({"a": 1, "d": -1})):
+            keys = SortColumns(order)
+            found = [key for chunk in chunks for key in keys.of(chunk)]
+            assert found == [order.merge_key(decode(document)) for document in documents]
+        names = ("d", "a", "missing")
+        columns, raw = Columns(names), Columns(names)
+        for chunk in chunks:
+            values, elements = columns.values(chunk), raw.raw(chunk)
+            for name in names:
+                expected = [decode(document).get(name, MISSING) for document in chunk]
+                assert list(map(repr, values[name])) == list(map(repr, expected))
+                assert [element is None for element in elements[name].elements] == [
+                    value is MISSING for value in expected
+                ]
+                for document, element, end in zip(chunk, elements[name].elements, elements[name].ends):
+                    assert element is None or document[end - len(element) : end] == element
+
+
+def test_a_document_that_contains_the_separator_is_read_as_any_other() -> None:
+    separator = column_module._SEPARATOR
+    whole = [{"a": number, "b": Binary(separator)} for number in range(40)]
+    documents = list(map(encode, whole))
+    for names in (("a", "b"), ("b",)):
+        columns = Columns(names)
+        cut, raw = columns.cut(documents), Columns(names).raw(documents)
+        assert cut == [None] * 40 or [decode(document) for document in cut if document] == whole
+        assert [decode_element(element) for element in raw["b"].elements] == [separator] * 40
+
+
+def decode_element(element: bytes | None) -> Any:
+    assert element is not None
+    (value,) = decode((len(element) + 5).to_bytes(4, "little") + element + b"\0").values()
+    return value
 
 
 KEYS: list[Any] = [

@@ -262,22 +262,26 @@ class _CheckedCursor:
         self, prefix: bytes, count_max: int, bytes_max: int, *, backward: bool = False
     ) -> list[tuple[bytes, bytes]]:
         """Return a chunk. All checksums are compared together, which takes half the time."""
-        items: list[tuple[bytes, bytes]] = []
-        size, length = 0, len(prefix)
+        parts: list[bytes] = []
+        size = 0
         for item in islice(self._base.iterprev() if backward else self._base.iternext(), count_max):
-            items.append(item)
+            parts += item
+            parts.append(_START_AGAIN)
             size += len(item[1])
             if size >= bytes_max:
                 break
-        if size > bytes_max and len(items) > 1:
-            size -= len(items.pop()[1])
-        if items and items[-1][0][:length] != prefix:
-            items = [item for item in items if item[0][:length] == prefix]
-        if size > _LONG_BYTES or crc32c(b"".join([part for item in items for part in (*item, _START_AGAIN)])):
-            for key, stored in items:
-                if not is_intact(key, stored):
+        if size > bytes_max and len(parts) > 3:
+            size -= len(parts[-2])
+            del parts[-3:]
+        while parts and not parts[-3].startswith(prefix):
+            del parts[-3:]
+        keys, stored = parts[::3], parts[1::3]
+        if size > _LONG_BYTES or crc32c(b"".join(parts)):
+            for key, value in zip(keys, stored):
+                if not is_intact(key, value):
                     raise DamagedValue(self._describe(self._db, key))
-        return [(key[length:], stored[:-4]) for key, stored in items]
+        length = len(prefix)
+        return list(zip([key[length:] for key in keys], [value[:-4] for value in stored]))
 
     def _checked(self, items: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         for key, stored in items:

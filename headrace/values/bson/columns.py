@@ -3,18 +3,25 @@
     Columns(("city", "age")).values(documents)   → a list of values by name: MISSING where a document lacks the field
 
 Rule: a value is exactly the value that `decode` returns, because the codec makes it. The rest of the document is not
-decoded. A pattern matches complete documents, in C. The pattern is made from some documents: it has their fields, in
-order, each at most once, with about the same types and sizes. A document that does not match is decoded completely: for
-example one with a repeated field, another type, a long text or another order of fields.
+decoded. A pattern matches complete documents, one after another, in a single call of PCRE2. The pattern is made from
+some documents: it has their fields, in order, each at most once, with about the same types and sizes. A document that
+does not match is decoded completely: for example one with a repeated field, another type, a long text or another order
+of fields.
 
-Making a pattern takes some milliseconds, so the first documents are decoded completely.
+Making a pattern takes up to a millisecond, so the first documents are decoded completely.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from itertools import repeat
+from operator import add
+from struct import Struct
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+import pcre2
 
 from headrace import limits
 from headrace.values.bson.codec import decode
@@ -24,36 +31,107 @@ from headrace.values.bson.value_types import MISSING
 FIELD_COUNT_MAX: Final = 4
 """Fields to read. Decoding the documents is quicker for more fields."""
 BATCH_COUNT: Final = 256
-"""Documents whose columns are read at once. A batch takes half a millisecond."""
+"""Documents whose columns are read at once."""
 _SAMPLE_COUNT: Final = 32
 """Documents from which a pattern is made."""
-_PATTERN_COUNT_MAX: Final = 4
-"""Patterns made for one scan. A new one is made when the last one did not match half of the documents."""
+_SHAPE_COUNT_MAX: Final = 4
+"""Patterns made for one scan. A new one is made when the last one did not match enough documents."""
 _NAME_COUNT_MAX: Final = 64
-_SIZE_COUNT_MAX: Final = 256
-"""Sizes that a pattern tries. Each adds 20 µs to the time to make the pattern."""
+_SIZE_COUNT_MAX: Final = 2048
+"""Sizes for which a pattern has an alternative. Each takes 0.5 µs to make."""
 _BYTES_MAX: Final = 0xFFFF
 """The longest value, in bytes, that a pattern can match."""
+_OTHERS_MAX: Final = 0.25
+_OTHERS_MIN: Final = 4
+"""The documents of a batch that may not match, as a share and as a number. If there are more, the rest is decoded."""
+
+_DATE: Final = 0x09
 
 Sizes = dict[int, list[int]]
 """The least and the greatest size of a field's values, by type."""
 
+_SEPARATOR: Final = b"\0" + os.urandom(12).translate(None, b"\0$\\") + b"\1"
+"""Ends each piece of a document. It cannot overlap with itself, so a document that contains it adds a piece."""
+
 
 def _sized(least: int, greatest: int, uncounted: int) -> bytes:
-    """A pattern for values that begin with their size. Sizes are grouped by sixteen so that few alternatives are
+    """A pattern for values that begin with their size. Sizes are grouped by 256 and by 16 so that few alternatives are
     tried."""
-    groups = []
+    groups: dict[int, list[bytes]] = {}
     for first in range((least - uncounted) // 16 * 16, greatest - uncounted + 1, 16):
         those = range(max(first, 4 - uncounted), first + 16)
         choice = b"|".join(b"\\x%02x.{%d}" % (size & 255, size + uncounted - 1) for size in those)
-        ends = first & 255, first & 255 | 15, first >> 8
-        groups.append(b"(?=[\\x%02x-\\x%02x]\\x%02x\\0\\0)(?:%b)" % (*ends, choice))
-    return b"(?:%b)" % b"|".join(groups)
+        ends = first & 255, first & 255 | 15
+        groups.setdefault(first >> 8, []).append(b"(?=[\\x%02x-\\x%02x])(?:%b)" % (*ends, choice))
+    return b"(?:%b)" % b"|".join(
+        b"(?=.\\x%02x\\0\\0)(?:%b)" % (high, b"|".join(choices)) for high, choices in groups.items()
+    )
 
 
-def _pattern(documents: Sequence[bytes], names: Sequence[str]) -> tuple[bytes, list[str]] | None:
-    """(pattern, names) for documents like these: the names of `names` in the order of the pattern's groups. None if the
-    pattern would be long."""
+class _Shape(NamedTuple):
+    """Documents with the same fields."""
+
+    pattern: pcre2.Pattern
+    """Two groups for each field: the bytes between the field before and this one, and its element."""
+    names: list[str]
+    """The fields in the order of the pattern."""
+    is_complete: bool
+    """No document of the sample lacks one of the fields."""
+    is_date: bool
+    """There is only one field, always a date."""
+
+    def values(self, documents: Sequence[bytes]) -> tuple[dict[str, list[Any]], int]:
+        """(values by name, of how many documents): up to the first document that does not match."""
+        elements = self._elements()
+        if not self.is_complete:
+            columns, count = self._pieces(documents, elements)
+            return dict(zip(self.names, map(_decoded_or_missing, columns))), count
+        found, count = self._replaced(documents, b"".join(elements))
+        values = _decoded(found)
+        return {name: values[number :: len(elements)] for number, name in enumerate(self.names)}, count
+
+    def dates(self, documents: Sequence[bytes]) -> tuple[list[int], int]:
+        """(the dates in ms since the Unix epoch, of how many documents): as `values`."""
+        elements, count = self._replaced(documents, b"$2")
+        reader = Struct(f"<{len(self.names[0].encode()) + 2}xq")
+        return [milliseconds for (milliseconds,) in reader.iter_unpack(elements)], count
+
+    def raw(self, documents: Sequence[bytes]) -> tuple[tuple[list[str], list[list[bytes]]], int]:
+        """((names, what stands before each field and its element), of how many documents): as `values`. The element is
+        empty if the document lacks the field."""
+        pieces, count = self._pieces(documents, [b"$%d" % group for group in range(1, 2 * len(self.names) + 1)])
+        return (self.names, pieces), count
+
+    def bodies(self, documents: Sequence[bytes]) -> tuple[list[bytes], int]:
+        """(the fields of each document, of how many documents): as `values`."""
+        (bodies,), count = self._pieces(documents, [b"".join(self._elements())])
+        return bodies, count
+
+    def _elements(self) -> list[bytes]:
+        return [b"$%d" % (2 * number) for number in range(1, len(self.names) + 1)]
+
+    def _pieces(self, documents: Sequence[bytes], templates: Sequence[bytes]) -> tuple[list[list[bytes]], int]:
+        """(a list for each template, of how many documents): as `values`."""
+        made, count = self._replaced(documents, b"".join(template + _SEPARATOR for template in templates))
+        pieces = made.split(_SEPARATOR)
+        if len(pieces) != count * len(templates) + 1:
+            return [[] for _ in templates], 0
+        del pieces[-1]
+        return [pieces[number :: len(templates)] for number in range(len(templates))], count
+
+    def _replaced(self, documents: Sequence[bytes], template: bytes) -> tuple[bytes, int]:
+        data = b"".join(documents)
+        try:
+            made, count = self.pattern.subn(template, data)
+        except pcre2.LibraryError:
+            return b"", 0
+        if count < len(documents):
+            made = made[: len(made) - sum(map(len, documents[count:]))]
+        return made, count
+
+
+def _shape_of(documents: Sequence[bytes], names: Sequence[str]) -> _Shape | None:
+    """The shape of documents like these, if their pattern is not too long."""
     order: list[bytes] = []
     found: dict[bytes, Sizes] = {}
     counts: dict[bytes, int] = {}
@@ -69,7 +147,7 @@ def _pattern(documents: Sequence[bytes], names: Sequence[str]) -> tuple[bytes, l
             counts[name] = counts.get(name, 0) + 1
             sizes = found[name].setdefault(kind, [end - start, end - start])
             sizes[:] = min(sizes[0], end - start), max(sizes[1], end - start)
-    pieces, wanted, size_count = [b".{4}"], [], 0
+    pieces, read, size_count = [b"\\G(.{4}"], list[str](), 0
     for name in order:
         choices = []
         for kind, (least, greatest) in found[name].items():
@@ -79,32 +157,19 @@ def _pattern(documents: Sequence[bytes], names: Sequence[str]) -> tuple[bytes, l
                 if COUNTED[kind] < 0 or size_count > _SIZE_COUNT_MAX or greatest > _BYTES_MAX:
                     return None
                 value = _sized(least, greatest, COUNTED[kind])
-            choices.append(b"\\x%02x%b\\0%b" % (kind, re.escape(name), value))
-        is_wanted = name.decode() in names
-        if is_wanted:
-            wanted.append(name.decode())
-        pieces += (b"(" if is_wanted else b"(?:", b"|".join(choices), b")")
-        if counts[name] < len(documents):
-            pieces.append(b"?")
-    return b"".join(pieces) + b"\\0\\Z", wanted
-
-
-class _NoMatch:
-    """Stands for the match of a document that does not match the pattern."""
-
-    __slots__ = ("_groups",)
-
-    def __init__(self, count: int) -> None:
-        self._groups = (None,) * count
-
-    def __getitem__(self, group: int) -> None:
+            choices.append(b"\\x%02x%b\\x00%b" % (kind, re.escape(name), value))
+        is_read = name.decode() in names
+        if is_read:
+            read.append(name.decode())
+        optional = b"?" if counts[name] < len(documents) else b""
+        pieces.append((b")(%b)%b(" if is_read else b"(?:%b)%b") % (b"|".join(choices), optional))
+    try:
+        pattern = pcre2.compile(b"".join(pieces) + b"\\x00)", pcre2.S)
+    except pcre2.LibraryError:
         return None
-
-    def groups(self) -> tuple[None, ...]:
-        return self._groups
-
-    def end(self, group: int) -> int:
-        return -1
+    is_complete = all(counts[name.encode()] == len(documents) for name in read)
+    is_date = is_complete and [set(found[name.encode()]) for name in read] == [{_DATE}]
+    return _Shape(pattern, read, is_complete, is_date)
 
 
 class RawColumn(NamedTuple):
@@ -127,102 +192,112 @@ class RawColumn(NamedTuple):
                 self.twice.append(number)
 
 
-def decode_elements(elements: Sequence[bytes | None]) -> list[Any]:
-    """The values of raw elements, whatever their names; MISSING for None."""
-    is_whole = None not in elements
-    body = b"".join(elements if is_whole else filter(None, elements))  # type: ignore[arg-type]
-    head = (len(body) + 12).to_bytes(4, "little") + b"\x04\0" + (len(body) + 5).to_bytes(4, "little")
-    values: list[Any] = decode(head + body + b"\0\0")[""]
-    if is_whole:
+def _decoded(elements: bytes) -> list[Any]:
+    """The values of elements, whatever their names."""
+    head = (len(elements) + 12).to_bytes(4, "little") + b"\x04\0" + (len(elements) + 5).to_bytes(4, "little")
+    return decode(head + elements + b"\0\0")[""]  # type: ignore[no-any-return]
+
+
+def _decoded_or_missing(elements: Sequence[bytes]) -> list[Any]:
+    """The value of each element; MISSING for an empty one."""
+    values = _decoded(b"".join(elements))
+    if len(values) == len(elements):
         return values
     left = iter(values)
-    return [MISSING if element is None else next(left) for element in elements]
+    return [next(left) if element else MISSING for element in elements]
+
+
+Made = TypeVar("Made")
 
 
 class Columns:
     """Reads fields of the documents of one scan."""
 
-    __slots__ = ("_decoded", "_match", "_no_match", "_order", "_pattern_count", "names")
+    __slots__ = ("_decoded_count", "_shape", "_shape_count", "names")
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(names)
-        self._decoded = 0
-        self._match: Callable[[bytes], Any] | None = None
-        self._order: list[str] = []
-        """The field of each group of the pattern."""
-        self._no_match = _NoMatch(0)
-        self._pattern_count = 0
+        self._decoded_count = 0
+        self._shape: _Shape | None = None
+        self._shape_count = 0
 
     def values(self, documents: Sequence[bytes]) -> dict[str, list[Any]]:
         """The values of the documents by name. Raises `bson.InvalidBSON` for malformed documents, but not for all."""
-        if not self.names:
-            return {}
-        matches, others = self._matches(documents)
-        if len(others) == len(documents):
-            decoded = list(map(decode, documents))
-            return {name: [document.get(name, MISSING) for document in decoded] for name in self.names}
-        columns: dict[str, list[Any]] = {}
-        rows = [match.groups() for match in matches]
-        for name, elements in zip(self._order, zip(*rows)):
-            columns[name] = decode_elements(elements)
-        for name in self.names:
-            columns.setdefault(name, [MISSING] * len(documents))
-        for number in others:
-            document = decode(documents[number])
-            for name in self.names:
-                columns[name][number] = document.get(name, MISSING)
+        columns: dict[str, list[Any]] = {name: [] for name in self.names}
+        for run, found in self._runs(documents, _Shape.values) if columns else ():
+            decoded = list(map(decode, run)) if found is None else []
+            for name, column in columns.items():
+                if found is None:
+                    column += [document.get(name, MISSING) for document in decoded]
+                else:
+                    column += found[name] if name in found else [MISSING] * len(run)
         return columns
+
+    def dates(self, documents: Sequence[bytes]) -> list[int] | None:
+        """The only field of the documents in ms since the Unix epoch, if all are known to have a date there."""
+        shape = self._shape
+        if shape is None or not shape.is_date:
+            return None
+        dates, count = shape.dates(documents)
+        return dates if count == len(documents) else None
 
     def raw(self, documents: Sequence[bytes]) -> dict[str, RawColumn]:
         """The raw elements of the documents by name. Raises `bson.InvalidBSON` for malformed documents, but not for
         all."""
-        matches, others = self._matches(documents)
         columns = {name: RawColumn([None] * len(documents), [-1] * len(documents), []) for name in self.names}
-        for group, name in enumerate(self._order if matches else (), 1):
-            columns[name].elements[:] = [match[group] for match in matches]
-            columns[name].ends[:] = [match.end(group) for match in matches]
-        for name, column in columns.items():
-            for number in others:
-                column.look_at(number, documents[number], name.encode())
+        first = 0
+        for run, found in self._runs(documents, _Shape.raw):
+            if found is None:
+                for name, column in columns.items():
+                    for number, document in enumerate(run, first):
+                        column.look_at(number, document, name.encode())
+            else:
+                ends: Iterable[int] = repeat(0)
+                names, pieces = found
+                for name, before, elements in zip(names, pieces[::2], pieces[1::2]):
+                    ends = list(map(add, map(add, ends, map(len, before)), map(len, elements)))
+                    columns[name].elements[first : first + len(run)] = [element or None for element in elements]
+                    columns[name].ends[first : first + len(run)] = ends
+            first += len(run)
         return columns
 
     def cut(self, documents: Sequence[bytes]) -> list[bytes | None]:
         """Each document reduced to these fields, in its order; None for a document that does not match the pattern."""
-        matches, others = self._matches(documents)
-        bodies = [b"".join(filter(None, match.groups())) for match in matches]
-        made: list[bytes | None] = [(len(body) + 5).to_bytes(4, "little") + body + b"\0" for body in bodies]
-        if not made:
-            return [None] * len(documents)
-        for number in others:
-            made[number] = None
+        made: list[bytes | None] = []
+        for run, bodies in self._runs(documents, _Shape.bodies):
+            if bodies is None:
+                made += [None] * len(run)
+            else:
+                made += [(len(body) + 5).to_bytes(4, "little") + body + b"\0" for body in bodies]
         return made
 
-    def _matches(self, documents: Sequence[bytes]) -> tuple[list[Any], Sequence[int]]:
-        """(match of each document, the numbers of the documents that do not match). No matches if no document
-        matches."""
-        if self._match is None:
-            self._decoded += len(documents)
-            if self._decoded < limits.DECODED_COUNT or self._pattern_count >= _PATTERN_COUNT_MAX or not documents:
-                return [], range(len(documents))
-            self._make(documents)
-            if self._match is None:
-                return [], range(len(documents))
-        matches = list(map(self._match, documents))
-        if None not in matches:
-            return matches, ()
-        others = [number for number, match in enumerate(matches) if match is None]
-        if 2 * len(others) > len(documents):
-            self._match = None
-        return [match or self._no_match for match in matches], others
+    def _runs(
+        self, documents: Sequence[bytes], read: Callable[[_Shape, Sequence[bytes]], tuple[Made, int]]
+    ) -> Iterator[tuple[Sequence[bytes], Made | None]]:
+        """(documents, what `read` finds in them), in order: None for documents that do not match."""
+        shape, start, others = self._known_shape(documents), 0, 0
+        while start < len(documents):
+            left = documents[start:] if start else documents
+            if shape is None or others > max(_OTHERS_MIN, len(documents) * _OTHERS_MAX):
+                self._shape = None
+                yield left, None
+                return
+            found, count = read(shape, left)
+            if count:
+                yield left[:count], found
+            if count < len(left):
+                yield left[count : count + 1], None
+                others += 1
+            start += count + 1
 
-    def _make(self, documents: Sequence[bytes]) -> None:
-        """Make a pattern from some of the documents."""
-        self._pattern_count += 1
-        made = _pattern(documents[:: max(1, len(documents) // _SAMPLE_COUNT)], self.names)
-        if made is not None:
-            pattern, self._order = made
-            self._no_match = _NoMatch(len(self._order))
-            self._match = re.compile(pattern, re.DOTALL).match
+    def _known_shape(self, documents: Sequence[bytes]) -> _Shape | None:
+        """The shape of the documents of the scan; None for the first ones, and if shapes did not help."""
+        if self._shape is None:
+            self._decoded_count += len(documents)
+            if self._decoded_count >= limits.DECODED_COUNT and self._shape_count < _SHAPE_COUNT_MAX and documents:
+                self._shape_count += 1
+                self._shape = _shape_of(documents[:: max(1, len(documents) // _SAMPLE_COUNT)], self.names)
+        return self._shape
 
 
 def small_batches(documents: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

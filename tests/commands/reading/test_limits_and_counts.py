@@ -57,7 +57,7 @@ def test_a_read_that_walks_ends_when_its_time_is_over(server: DrivenServer, comm
 
 
 def test_the_time_of_a_find_is_that_of_all_its_batches(server: DrivenServer) -> None:
-    opened = run(server, {"find": "c", "batchSize": 100, "maxTimeMS": 250})["cursor"]
+    opened = run(server, {"find": "c", "batchSize": 100, "maxTimeMS": 100})["cursor"]
     more = {"getMore": opened["id"], "collection": "c", "batchSize": 600}
     assert run(server, more)["ok"] == 1.0
     codes = [run(server, more).get("code") for _ in range(4)]
