@@ -1,6 +1,6 @@
 """A running job's metrics: counts, rates and lag; for people, and for Prometheus.
 
-`JobMetrics` is written by the job's threads and read by others. `serve` answers GET /metrics with them as plain text.
+`JobMetrics` is written by the job's threads and read by others. prometheus-client collects and serves them.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final
 
 import pymongo
+from prometheus_client import CollectorRegistry, Metric, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from headrace import limits
 from headrace.clock import SystemClock
-from headrace.prometheus_text import CONTENT_TYPE, PrometheusText, labels
 from headrace.spark.jobs.checkpoint import ServerPosition
 from headrace.spark.jobs.job_tables import table_files, tables_of
 from headrace.spark.mongodb.collection_selection import namespace_of
@@ -28,6 +28,9 @@ from headrace.spark.sinks.contract import BatchReport
 
 if TYPE_CHECKING:
     from headrace.spark.jobs.job_file import Job
+
+_PREFIX: Final = "headrace_pipeline_"
+_KINDS: Final = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
 
 
 def snapshot_text(documents: int, total: int | None, seconds_left: float | None) -> str:
@@ -87,7 +90,7 @@ class AddressRefused(RuntimeError):
     """Metrics cannot be served at this address: it is in use, or it is not an address of this machine."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class JobMetrics:
     """The metrics of one job; None if not known yet. Threads share them under `lock`."""
 
@@ -189,21 +192,33 @@ class JobMetrics:
             return self.phase
         return snapshot_text(self.snapshot_documents, self.snapshot_documents_total, self.snapshot_seconds_left)
 
-    def text(self) -> str:
-        """Return the metrics in Prometheus' text format."""
-        text, job = PrometheusText("headrace_pipeline_"), labels(job=self.job)
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics that are known, for a registry of prometheus-client."""
         with self.lock:
-            for name, kind, meaning in exported(JobMetrics):
-                value = getattr(self, name)
-                text.add(name, kind, meaning, {} if value is None else {job: value})
-            for name, kind, meaning in exported(CollectionFigures):
-                samples = {
-                    labels(job=self.job, collection=collection): value
-                    for collection, figures in sorted(self.collections.items())
-                    if (value := getattr(figures, name)) is not None
-                }
-                text.add(f"collection_{name}", kind, meaning, samples)
-        return str(text)
+            by_name = {(self.job, name): figures for name, figures in sorted(self.collections.items())}
+            families = [
+                *_families(JobMetrics, _PREFIX, {(self.job,): self}),
+                *_families(CollectionFigures, f"{_PREFIX}collection_", by_name),
+            ]
+        yield from families
+
+    def registry(self) -> CollectorRegistry:
+        """Return a registry that has these metrics only."""
+        registry = CollectorRegistry()
+        registry.register(self)
+        return registry
+
+
+def _families(figures: type, prefix: str, by_labels: Mapping[Any, Any]) -> Iterator[Metric]:
+    """Yield each exported field as a metric, with its known values by labels: the job, and perhaps the collection."""
+    for name, kind, meaning in exported(figures):
+        known = {labels: value for labels, each in by_labels.items() if (value := getattr(each, name)) is not None}
+        if known:
+            names = ("job", "collection")[: len(next(iter(known)))]
+            family = _KINDS[kind](prefix + name, meaning, labels=names)
+            for labels, value in known.items():
+                family.add_metric(labels, value)
+            yield family
 
 
 FIGURES: Final = ("position", *(name for name, _, _ in exported(JobMetrics) if name != "running"))
@@ -219,32 +234,16 @@ def serve(metrics: JobMetrics, address: tuple[str, int] | None) -> Iterator[int 
     if address is None:
         yield None
         return
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            known = self.path.partition("?")[0] in {"/", "/metrics"}
-            body = metrics.text().encode() if known else b"only /metrics is here\n"
-            self.send_response(200 if known else 404)
-            self.send_header("Content-Type", CONTENT_TYPE)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Log nothing: Prometheus sends a request every few seconds."""
-
     try:
-        listening = ThreadingHTTPServer(address, Handler)
+        server, thread = start_http_server(address[1], address[0], metrics.registry())
     except OSError as error:
         raise AddressRefused(f"metrics cannot be served at {address[0]}:{address[1]}: {error.strerror}") from error
-    with listening as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            thread.join()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 class TableLooks:

@@ -132,7 +132,8 @@ def test_every_table_is_reported_compared_and_reset(server: Any, tmp_path: Path)
         figures = runs.metrics.collections["shop.d"]
         assert (figures.rows_total, figures.rest_values_total, figures.dead_letters_total) == (30, 0, 0)
         assert figures.batches_total >= 1 and figures.batch_seconds > 0
-        assert 'headrace_pipeline_collection_rows_total{job="job",collection="shop.b/c"} 30' in runs.metrics.text()
+        of_one = {"job": "job", "collection": "shop.b/c"}
+        assert runs.metrics.registry().get_sample_value("headrace_pipeline_collection_rows_total", of_one) == 30
         client.shop.a.rename("e")
         client.shop.d.drop()
         client.shop.late.insert_one({"_id": 1})
@@ -163,9 +164,8 @@ def test_the_metrics_have_lag_and_files_by_collection(server: Any, tmp_path: Pat
         listener.measure(job.source)
 
         def value(name: str, collection: str) -> float | None:
-            start = f'headrace_pipeline_collection_{name}{{job="job",collection="shop.{collection}"}} '
-            values = [float(line[len(start) :]) for line in runs.metrics.text().splitlines() if line.startswith(start)]
-            return values[0] if values else None
+            labels = {"job": "job", "collection": f"shop.{collection}"}
+            return runs.metrics.registry().get_sample_value(f"headrace_pipeline_collection_{name}", labels)
 
         assert [value("lag_events", name) for name in ("a", "b", "d", "late")] == [3, 0, 0, 1]
         assert value("lag_seconds", "b") == 0 and value("table_files", "a") is None
