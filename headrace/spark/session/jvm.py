@@ -154,21 +154,21 @@ def _scratch() -> Path:
     It is removed at exit, or by a later session if this process is killed.
     """
     for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*/lock"):
-        if _abandoned(left):
+        if is_abandoned(left):
             shutil.rmtree(left.parent, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     lock = (scratch / "lock").open("w")
     if fcntl:
         fcntl.flock(lock, fcntl.LOCK_EX)
-    # An empty lock file is about to be locked: see `_abandoned`.
+    # An empty lock file is about to be locked: see `is_abandoned`.
     lock.write(str(os.getpid()))
     lock.flush()
     _HELD.append(lock)
     return scratch
 
 
-def _abandoned(lock: Path) -> bool:
+def is_abandoned(lock: Path) -> bool:
     """Whether the process that made the lock's directory has ended, which released the lock."""
     try:
         with lock.open("r+") as file:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.spark.session import class_archive, jvm
+from headrace.spark.session import class_archive, jvm, source_launcher
 from headrace.spark.session.interrupts import handler_restored, replace_handler
 from headrace.spark.session.java import find_java
 from headrace.spark.session.last_line import say_source_errors_last
@@ -137,6 +137,7 @@ def _start(settings: Mapping[str, str], quick: bool, memory: str, log_level: str
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    own_python = os.environ["PYSPARK_PYTHON"] == sys.executable and "spark.pyspark.python" not in settings
     flags = jvm.QUICK if quick else ()
     running = jvm.launch(settings, memory=memory, flags=flags, log_level=log_level, meanwhile=_import_more)
     local = {"spark.local.dir": str(running.scratch), "spark.sql.warehouse.dir": str(running.scratch / "warehouse")}
@@ -145,6 +146,8 @@ def _start(settings: Mapping[str, str], quick: bool, memory: str, log_level: str
         builder = builder.config(name, value)
     with jvm.attached(running):
         session = builder.getOrCreate()
+    if own_python and settings["spark.master"].startswith("local["):
+        session.sparkContext.pythonExec = source_launcher.program(str(running.scratch), sys.executable)
     class_archive.make_in_background(find_java())
     return session
 

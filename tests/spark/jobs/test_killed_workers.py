@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,9 +41,20 @@ def kill_itself(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def workers() -> list[int]:
-    """The Python processes of this process's Spark."""
-    return [each for each in children(os.getpid()) if b"\0-m\0pyspark." in Path(f"/proc/{each}/cmdline").read_bytes()]
+def command_of(process: str | int) -> bytes:
+    """The process's command line; empty if it has ended meanwhile."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def workers(session: SparkSession) -> list[int]:
+    """The Python processes of this process's Spark; its sources and their host may have another parent."""
+    sources = bytes(Path(session.sparkContext.pythonExec).with_name("sources"))
+    every = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    found = [each for each in children(os.getpid()) if b"\0-m\0pyspark." in command_of(each)]
+    return found + [each for each in every if sources in command_of(each)]
 
 
 def test_a_killed_worker_amid_its_task_and_killed_planners_cost_no_row(
@@ -61,8 +73,9 @@ def test_a_killed_worker_amid_its_task_and_killed_planners_cost_no_row(
     def kill_planners(report: BatchReport) -> None:
         if report.batch == 3 and len(killed) == 1:
             killed.append("planners")
-            for process in workers():
-                os.kill(process, signal.SIGKILL)
+            for process in workers(spark):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
 
     monkeypatch.setattr(foreach_batch, "_collected_rows", killing)
     said: list[str] = []
