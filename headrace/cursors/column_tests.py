@@ -36,7 +36,7 @@ from headrace.query.patterns import compile_pattern
 from headrace.time_limit import TookTooLong, limited
 from headrace.turns import tick
 from headrace.values.bson import MISSING
-from headrace.values.bson.columns import Columns, small_batches
+from headrace.values.bson.columns import Columns, small_batches, values_below
 from headrace.values.paths import ValueTest, split_path
 
 Keep: TypeAlias = Callable[[list[bytes]], list[bytes]]
@@ -93,10 +93,12 @@ def _condition(node: MatchExpression) -> Condition | None:
     def chosen(documents: Sequence[bytes]) -> Sequence[bytes]:
         if of_date is not None and (dates := columns.dates(documents)) is not None:
             return list(compress(documents, map(of_date, dates)))
-        values = columns.values(documents)[name]
+        values: Sequence[Any] = columns.values(documents)[name]
         of_value = test
-        if leaf is not None and (below := _below(values, split_path(leaf.path)[1:])) is not None:
-            of_value, values = leaf.test, below
+        if leaf is not None:
+            below = values_below(values, split_path(leaf.path)[1:])
+            if below is not None and list not in map(type, below):
+                of_value, values = leaf.test, below
         return list(compress(documents, map(of_value, values) if is_bounded else _slowly(of_value, values)))
 
     return chosen
@@ -105,15 +107,6 @@ def _condition(node: MatchExpression) -> Condition | None:
 def _of_field(name: str, test: DocumentTest) -> ValueTest:
     """The test of a document with one field, as a test of the field's value."""
     return lambda value: test({} if value is MISSING else {name: value})
-
-
-def _below(values: list[Any], path: Sequence[str]) -> list[Any] | None:
-    """The value at the path in each value; None if there is an array on the way or at the end."""
-    for name in path:
-        if set(map(type, values)) != {dict}:
-            return None
-        values = [value.get(name, MISSING) for value in values]
-    return None if list in map(type, values) else values
 
 
 def _date_test(node: MatchExpression) -> Callable[[int], bool] | None:

@@ -26,7 +26,8 @@ from headrace.execution.planner.distinct_scan import distinct_values
 from headrace.execution.sources import documents, is_virtual, resolve, stored
 from headrace.query.collation import Collation
 from headrace.store.catalog import Collection
-from headrace.values.bson import decode, encode
+from headrace.values.bson import MISSING, encode
+from headrace.values.bson.columns import Columns, batches
 from headrace.values.order import hash_key
 from headrace.values.paths import spread_values
 
@@ -114,9 +115,14 @@ def _all_values(
         if access is not None:
             yield from distinct_values(context, collection, access, path)
             return
-    names = path.split(".")
-    for raw in _matches(context, request, namespace, spec, collation):
-        yield from context.paced(spread_values(decode(raw), names))
+    name, *rest = path.split(".")
+    columns = Columns((name,))
+    for batch in batches(_matches(context, request, namespace, spec, collation)):
+        for value in context.paced(columns.values(batch)[name]):
+            if rest or type(value) is list:
+                yield from context.paced(spread_values({} if value is MISSING else {name: value}, [name, *rest]))
+            elif value is not MISSING:
+                yield value
 
 
 _COUNT: Final = Fields(

@@ -23,8 +23,9 @@ from headrace.query.stages.group import WATCH_COUNT, Groups, GrowthWatch
 from headrace.query.stages.unwind import Unwind
 from headrace.time_limit import limited
 from headrace.values.bson import MISSING, decode
-from headrace.values.bson.columns import FIELD_COUNT_MAX, Columns, batches
+from headrace.values.bson.columns import FIELD_COUNT_MAX, Columns, batches, values_below
 from headrace.values.order import hash_key
+from headrace.values.paths import get_path
 
 if TYPE_CHECKING:
     from headrace.query.stages.group import Group
@@ -182,9 +183,9 @@ def group_columns(group: Group, unwind: Unwind | None = None) -> GroupColumns | 
 
 def _key_reader(expression: CompiledExpression, group: Group) -> Reader:
     node = expression.node
-    if isinstance(node, FieldPathExpression) and len(node.steps) == 1:
-        (name,) = node.steps
-        return lambda rows: [None if value is MISSING else value for value in rows.columns[name]]
+    if isinstance(node, FieldPathExpression):
+        read = _reader(expression, group)
+        return lambda rows: [None if value is MISSING else value for value in read(rows)]
     key = group.key
     if isinstance(node, Constant):
         constant = key({})
@@ -194,14 +195,20 @@ def _key_reader(expression: CompiledExpression, group: Group) -> Reader:
 
 def _reader(expression: CompiledExpression, group: Group) -> Reader:
     node = expression.node
-    if isinstance(node, FieldPathExpression) and len(node.steps) == 1:
-        (name,) = node.steps
-        return lambda rows: rows.columns[name]
+    if isinstance(node, FieldPathExpression):
+        name, *path = node.steps
+        return lambda rows: _at_path(group, rows.columns[name], path)
     if isinstance(node, Constant):
         constant = node.value
         return lambda rows: [constant] * rows.count
     evaluate, bound = expression.evaluate, group.context.bound
     return lambda rows: _each(group, lambda document: evaluate(Env(document, bound)), rows.documents)
+
+
+def _at_path(group: Group, column: Column, path: Sequence[str]) -> Column:
+    """The value of a path of expressions in each value of a column."""
+    below = values_below(column, path)
+    return [get_path(value, path) for value in group.context.paced(column)] if below is None else below
 
 
 def _each(group: Group, function: Callable[[Document], Any], documents: Sequence[Document]) -> list[Any]:

@@ -300,6 +300,15 @@ class Columns:
         return self._shape
 
 
+def values_below(column: Sequence[Any], path: Sequence[str]) -> Sequence[Any] | None:
+    """The value at a path in each value of a column; None unless all values on the way are objects."""
+    for name in path:
+        if set(map(type, column)) != {dict}:
+            return None
+        column = [value.get(name, MISSING) for value in column]
+    return column
+
+
 def small_batches(documents: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
     """The documents in batches of few bytes, so that work on a batch takes a millisecond or two. A large document is
     alone in its batch."""
