@@ -20,6 +20,7 @@ from headrace.query.operation_memory import OperationMemory
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
 from headrace.query.projection import Projection, included_fields, parse_projection
 from headrace.query.sort import SortColumns, SortKey, parse_sort
+from headrace.query.stages import group_columns as group_column_module
 from headrace.query.stages.group import Group
 from headrace.query.stages.group_columns import group_columns
 from headrace.query.stages.sort_stage import Sort
@@ -219,7 +220,9 @@ ACCUMULATORS = (
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_groups_by_columns_are_those_of_the_evaluator(part: int) -> None:
+def test_groups_by_columns_are_those_of_the_evaluator(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_column_module, "_KNOWN_COUNT_MAX", [0, 3, 10, 10_000][part])
+    monkeypatch.setattr(column_module, "BATCH_COUNT", [2, 7, 20, 256][part])
     by_columns = 0
     for seed in range(100 * part, 100 * part + 100):
         _, documents = random_documents(seed, 40)
@@ -236,6 +239,15 @@ def test_groups_by_columns_are_those_of_the_evaluator(part: int) -> None:
                 )
             by_columns += compare_groups(stages, documents)
     assert by_columns > 300
+
+
+def test_a_key_with_a_random_number_is_computed_for_each_document() -> None:
+    documents = [encode({"a": 1})] * 300
+    (group,) = parse_pipeline([{"$group": {"_id": {"$add": ["$a", {"$rand": {}}]}}}], context=PipelineContext())
+    assert isinstance(group, Group)
+    columns = group_columns(group)
+    assert columns is not None
+    assert len(list(group.apply_columns(columns, iter(documents)))) == 300
 
 
 def compare_groups(stages: list[Document], documents: list[bytes]) -> bool:

@@ -9,20 +9,20 @@ their keys were first seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.query.accumulators.states import STATE_FACTORIES
 from headrace.query.expressions import CompiledExpression, Env, parse_expression
-from headrace.query.expressions.expression import Constant
+from headrace.query.expressions.expression import Call, Constant, Expression
 from headrace.query.expressions.field_paths import FieldPathExpression
 from headrace.query.operation_memory import StageMemory
 from headrace.query.stages.group import WATCH_COUNT, Groups, GrowthWatch
 from headrace.query.stages.unwind import Unwind
 from headrace.time_limit import limited
-from headrace.values.bson import MISSING, decode
+from headrace.values.bson import MISSING, Missing, decode
 from headrace.values.bson.columns import FIELD_COUNT_MAX, Columns, batches, values_below
 from headrace.values.order import hash_key
 from headrace.values.paths import get_path
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 Column: TypeAlias = Sequence[Any]
 
 _OWN_HASHES: Final = frozenset({int, str})
+_KNOWN_COUNT_MAX: Final = 10_000
+_KNOWN_LENGTH_MAX: Final = 100
+"""The most keys that are known, and the longest string of which they may be made."""
 
 
 class RowBatch:
@@ -77,19 +80,58 @@ class RowBatch:
 
 
 Reader: TypeAlias = Callable[[RowBatch], Column]
+Keys: TypeAlias = tuple[Column, Sequence[Hashable]]
+"""The key of each row, and its hash."""
+
+
+class KnownKeys:
+    """Reads keys, but those of rows with the same values only once. The keys depend on nothing but the values."""
+
+    __slots__ = ("_key", "_known", "_names")
+
+    def __init__(self, names: Iterable[str], key: Callable[[Sequence[Document]], Keys]) -> None:
+        self._names = tuple(names)
+        self._key = key
+        self._known: dict[tuple[Any, ...], tuple[Any, Hashable]] = {}
+
+    def __call__(self, rows: RowBatch) -> Keys:
+        """Return the keys of a batch."""
+        columns = [rows.columns[name] for name in self._names]
+        if not all(map(_are_short, columns)):
+            return self._key(rows.documents)
+        if len(self._known) > _KNOWN_COUNT_MAX:
+            self._known.clear()
+        known, values = self._known, list(zip(*columns))
+        if new := {row for row in values if row not in known}:
+            documents = [{name: value for name, value in zip(self._names, row) if value is not MISSING} for row in new]
+            known.update(zip(new, zip(*self._key(documents))))
+        keys, hashes = zip(*[known[row] for row in values])
+        return keys, hashes
+
+
+def _are_short(column: Column) -> bool:
+    """Whether equal values of a column are the same in every respect (not 1 and 1.0), and take little memory."""
+    return _OWN_HASHES.issuperset(kinds := set(map(type, column)) - {Missing}) and (
+        str not in kinds or max(len(value) for value in column if type(value) is str) <= _KNOWN_LENGTH_MAX
+    )
 
 
 class GroupColumns:
     """Gathers raw documents into groups."""
 
-    __slots__ = ("_group", "_inputs", "_key", "_names", "_unwind")
+    __slots__ = ("_group", "_inputs", "_keys", "_names", "_unwind")
 
     def __init__(
-        self, group: Group, names: Sequence[str], key: Reader, inputs: Sequence[Reader], unwind: Unwind | None
+        self,
+        group: Group,
+        names: Sequence[str],
+        keys: Callable[[RowBatch], Keys],
+        inputs: Sequence[Reader],
+        unwind: Unwind | None,
     ) -> None:
         self._group = group
         self._names = names
-        self._key = key
+        self._keys = keys
         self._inputs = inputs
         self._unwind = unwind
 
@@ -123,9 +165,10 @@ class GroupColumns:
 
     def _add(self, rows: RowBatch, groups: Groups) -> int:
         """Add rows to their groups. Return about how many bytes the new groups take."""
-        group, keys, size = self._group, self._key(rows), 0
+        group, size = self._group, 0
+        keys, hashes = self._keys(rows)
         inputs = [read(rows) for read in self._inputs]
-        for hashed, numbers in _together(keys, group.context.collation).items():
+        for hashed, numbers in _together(hashes).items():
             entry = groups.get(hashed)
             is_new = entry is None
             if entry is None:
@@ -140,12 +183,16 @@ class GroupColumns:
         return size
 
 
-def _together(keys: Column, collation: Any) -> dict[Any, list[int]]:
-    """The numbers of the rows with each key, by the key's hash."""
-    if collation is not None or not _OWN_HASHES.issuperset(map(type, keys)):
-        keys = list(map(limited(partial(hash_key, collation=collation)), keys))
-    found: dict[Any, list[int]] = {}
-    for number, hashed in enumerate(keys):
+def _with_hashes(keys: Column, collation: Any) -> Keys:
+    if collation is None and _OWN_HASHES.issuperset(map(type, keys)):
+        return keys, keys
+    return keys, list(map(limited(partial(hash_key, collation=collation)), keys))
+
+
+def _together(hashes: Sequence[Hashable]) -> dict[Hashable, list[int]]:
+    """The numbers of the rows with each hash."""
+    found: dict[Hashable, list[int]] = {}
+    for number, hashed in enumerate(hashes):
         if hashed in found:
             found[hashed].append(number)
         else:
@@ -181,16 +228,27 @@ def group_columns(group: Group, unwind: Unwind | None = None) -> GroupColumns | 
     )
 
 
-def _key_reader(expression: CompiledExpression, group: Group) -> Reader:
-    node = expression.node
+def _key_reader(expression: CompiledExpression, group: Group) -> Callable[[RowBatch], Keys]:
+    node, collation = expression.node, group.context.collation
     if isinstance(node, FieldPathExpression):
         read = _reader(expression, group)
-        return lambda rows: [None if value is MISSING else value for value in read(rows)]
+        return lambda rows: _with_hashes([None if value is MISSING else value for value in read(rows)], collation)
     key = group.key
     if isinstance(node, Constant):
         constant = key({})
-        return lambda rows: [constant] * rows.count
-    return lambda rows: _each(group, key, rows.documents)
+        return lambda rows: _with_hashes([constant] * rows.count, collation)
+
+    def keys_of(documents: Sequence[Document]) -> Keys:
+        return _with_hashes(_each(group, key, documents), collation)
+
+    if (names := expression.fields()) and _is_pure(node):
+        return KnownKeys(names, keys_of)
+    return lambda rows: keys_of(rows.documents)
+
+
+def _is_pure(node: Expression | None) -> bool:
+    """Whether the value depends on nothing but the document: not if there is a `$rand`."""
+    return not isinstance(node, Call) or (node.operator.folds and all(map(_is_pure, node.operands)))
 
 
 def _reader(expression: CompiledExpression, group: Group) -> Reader:
