@@ -105,8 +105,8 @@ class KnownKeys:
         if new := {row for row in values if row not in known}:
             documents = [{name: value for name, value in zip(self._names, row) if value is not MISSING} for row in new]
             known.update(zip(new, zip(*self._key(documents))))
-        keys, hashes = zip(*[known[row] for row in values])
-        return keys, hashes
+        found = [known[row] for row in values]
+        return [key for key, _ in found], [hashed for _, hashed in found]
 
 
 def _are_short(column: Column) -> bool:
