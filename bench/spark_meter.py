@@ -157,7 +157,7 @@ def phases(batches: list[Progress]) -> dict[str, float]:
 
 def headrace_covers(progress: Progress, moment: Timestamp) -> bool:
     """Of the source `headrace`: its offsets are tokens."""
-    from headrace.spark.stream.server_stream import token_of
+    from headrace.spark.stream.offsets import ServerOffset
 
     end = progress["sources"][0]["endOffset"]
-    return token_of(json.loads(end) if isinstance(end, str) else end).time >= moment
+    return ServerOffset.of(json.loads(end) if isinstance(end, str) else end).token.time >= moment

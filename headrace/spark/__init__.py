@@ -12,7 +12,7 @@ Its rooms, each importing only those below it (`pyproject.toml`): `mirror`, `job
 - A snapshot is read in chunks of `_id`s while writers write. Each row has the token at which it is valid; an event
   applies to it if the event's token is greater. `tables/fold.py` folds both.
 - A stream of several collections reads their snapshots one after the other while events continue
-  (`stream/collections_stream.py`); of several servers each has such a stream (`stream/server_streams.py`).
+  (`stream/server_stream.py`); of several servers each has such a stream (`stream/planner.py`).
 - A position is valid in one history (`mongodb/server_history.py`). A checkpoint has a record and a table an owner;
   they are compared before Spark starts.
 - A mask works on rows as a worker reads them, so it precedes every sink, archive and stage.

@@ -19,7 +19,7 @@ from headrace.durable_files import replace_file
 from headrace.spark.masks.mask import Mask
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.tokens import Token
-from headrace.spark.stream.collections_offset import CollectionsOffset
+from headrace.spark.stream.offsets import ServerOffset, in_snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +56,11 @@ def planned_ends(path: Path, batch: int) -> list[ServerPosition]:
     return server_positions(json.loads(lines[2])) if len(lines) > 2 else []
 
 
-_SNAPSHOTS: Final = frozenset({"after", "reading", "waiting"})
-"""The fields of an offset while a snapshot is read, of one collection or of several."""
-
-
 def server_positions(offset: dict[str, Any] | None) -> list[ServerPosition]:
     """Return the positions in a source's offset, the one furthest behind first; [] if it is another source's offset."""
     each = (offset or {}).get("servers", {"": offset or {}})
     positions = [
-        ServerPosition(Token(one["token"], one.get("typeBits", "")), bool(_SNAPSHOTS & one.keys()), server)
+        ServerPosition(Token(one["token"], one.get("typeBits", "")), in_snapshot(one), server)
         for server, one in each.items()
         if isinstance(one.get("token"), str)
     ]
@@ -76,13 +72,13 @@ def _last(folder: Path) -> int:
     return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
-def collections_offsets(offset: dict[str, Any] | None) -> dict[str, CollectionsOffset]:
+def collections_offsets(offset: dict[str, Any] | None) -> dict[str, ServerOffset]:
     """Return an offset of several collections by server name (empty for the only one); {} for another source's."""
     each = (offset or {}).get("servers", {"": offset or {}})
-    return {server: CollectionsOffset.of(one) for server, one in each.items() if "selection" in one}
+    return {server: ServerOffset.of(one) for server, one in each.items() if "selection" in one}
 
 
-def snapshot_states(offsets: Mapping[str, CollectionsOffset], mask: Mask | None = None) -> dict[str, str]:
+def snapshot_states(offsets: Mapping[str, ServerOffset], mask: Mask | None = None) -> dict[str, str]:
     """Return the state of each collection whose snapshot is not complete, or that is skipped.
 
     `mask` is the job's mask; keys are shown masked.

@@ -36,10 +36,7 @@ else:
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from headrace.spark.stream.server_stream import ServerStream
-    from headrace.spark.stream.server_streams import ServerStreams
-
-    DriverStream = ServerStream | ServerStreams
+    from headrace.spark.stream.planner import StreamPlanner
 
 Offset = dict[str, Any]
 
@@ -56,7 +53,7 @@ class _StreamOwner:
     options: SourceOptions
 
     @property
-    def stream(self) -> DriverStream:
+    def stream(self) -> StreamPlanner:
         """The stream to plan."""
         raise NotImplementedError
 

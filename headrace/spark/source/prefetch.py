@@ -22,8 +22,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from headrace import limits
 from headrace.spark.source.admission import HAS_ADMISSION_CONTROL
 from headrace.spark.source.readers import StreamReader
-from headrace.spark.stream.collections_partitions import CollectionEvents, SnapshotPieces
-from headrace.spark.stream.partitions import EventRange
+from headrace.spark.stream.offsets import ServerOffset
+from headrace.spark.stream.partitions import CollectionEvents, EventRange, SnapshotPieces
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ class PrefetchingReader(StreamReader, StreamReaderBase):
         """Whether the chunk has few documents; only the last chunk, or a chunk of a limited batch, is counted."""
         options = self.options
         rows_max = limits.PREFETCH_ROW_COUNT_MAX - 1  # without the row `snapshotBegin`
-        if chunk.after and not end.get("last") and (options.rows_max or rows_max + 1) > rows_max:
+        reading = ServerOffset.of(end).reading
+        if chunk.after and not (reading and reading.last) and (options.rows_max or rows_max + 1) > rows_max:
             return False
         try:
             return Snapshot(options).is_within(chunk, rows_max, limits.PREFETCH_BYTES_MAX)

@@ -23,11 +23,10 @@ from headrace.spark.rows.events import arrow_schema
 from headrace.spark.rows.not_held import MARKED, refuse_marked
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.admission import Admission
-from headrace.spark.stream.collections_stream import CollectionsStream
-from headrace.spark.stream.partitions import EventRange, past_partitions
+from headrace.spark.stream.offsets import Offset
+from headrace.spark.stream.partitions import EventRange, MergedRanges, merged_past_partitions, past_partitions
+from headrace.spark.stream.planner import StreamPlanner
 from headrace.spark.stream.read_ahead import read_ahead
-from headrace.spark.stream.server_stream import Offset, ServerStream
-from headrace.spark.stream.server_streams import MergedRanges, ServerStreams, merged_past_partitions
 from headrace.spark.timetravel.archive import end_at, resolve
 from headrace.spark.timetravel.collection_at_time import key_ranges
 
@@ -117,11 +116,9 @@ class StreamReader(_PartitionReader, Admission):
     """Plans batches in the driver, from one thread, when Spark asks (`admission.py`); `read` runs on workers."""
 
     @cached_property
-    def stream(self) -> ServerStream | ServerStreams:
-        """The stream to plan, opened at first use."""
-        if self.options.others:
-            return ServerStreams(self.options)
-        return CollectionsStream(self.options) if self.options.several else ServerStream(self.options)
+    def stream(self) -> StreamPlanner:
+        """The planner of the stream, made at first use."""
+        return StreamPlanner(self.options)
 
     def __getstate__(self) -> dict[str, Any]:
         # Workers get the options and the schema, but no connections.

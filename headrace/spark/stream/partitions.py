@@ -7,19 +7,24 @@ the token at which it is valid (`timetravel/snapshot.py`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from headrace.spark.mongodb.event_ranges import ReadPartition, read_range
+from headrace.spark.errors import OptionError
+from headrace.spark.mongodb.collection_selection import CollectionSelection, namespace_of, text_of
+from headrace.spark.mongodb.event_ranges import ARROW_ROWS, ReadPartition, read_range
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
-from headrace.spark.mongodb.source_options import SourceOptions
+from headrace.spark.mongodb.source_options import SourceOptions, server_name
+from headrace.spark.rows.events import DOCUMENT_OPERATIONS, SERVER
 from headrace.spark.rows.tokens import Token
+from headrace.spark.stream.event_marks import NAMES, rename_target
+from headrace.spark.stream.offsets import ArchiveRun, ServerOffset, SnapshotPiece
 from headrace.spark.timetravel import past_from_archive, past_from_images
-from headrace.spark.timetravel.archive import ArchivedSnapshot, read_events
+from headrace.spark.timetravel.archive import ArchivedSnapshot, end_at, read_events
 from headrace.spark.timetravel.past_from_images import PastUnknown
-from headrace.spark.timetravel.snapshot import Snapshot
+from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 from headrace.values.arrow import EventRow
 
 if TYPE_CHECKING:
@@ -113,3 +118,189 @@ def past_partitions(options: SourceOptions, token: Token) -> Sequence[ReadPartit
         else:
             return [ArchivedPartition(token, base, number, options.partitions) for number in range(options.partitions)]
     return [PastPartition(token)]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionEvents(ReadPartition):
+    """Events of the selected collections, without those of waiting collections and document events of skipped ones."""
+
+    events: EventRange
+    selection: CollectionSelection
+    waiting: frozenset[str]
+    skipped: frozenset[str]
+
+    def undivided(self) -> CollectionEvents:
+        """Return the same events in one partition."""
+        return replace(self, events=self.events.undivided())
+
+    def read(self, options: SourceOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        wanted = (*columns, *(name for name in NAMES if name not in columns))
+        return (self._selected(batch).select(list(columns)) for batch in self.events.read(options, wanted))
+
+    def _selected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that belong to the partition."""
+        import pyarrow as pa
+
+        # There are few kinds and many rows, so each kind is tested once.
+        kinds = zip(*(batch.column(name).to_pylist() for name in NAMES[:3]), strict=True)
+        known: dict[tuple[str | None, str | None, str | None], bool] = {}
+        flags = []
+        for number, kind in enumerate(kinds):
+            if kind[0] == "rename":
+                to = rename_target(batch.column("other")[number].as_py())
+                flags.append(self._wants(*kind) or (to is not None and self._wants("rename", *to)))
+                continue
+            if kind not in known:
+                known[kind] = self._wants(*kind)
+            flags.append(known[kind])
+        return batch if all(flags) else batch.filter(pa.array(flags, pa.bool_()))
+
+    def _wants(self, operation: str | None, database: str | None, collection: str | None) -> bool:
+        if database is None or collection is None:
+            return True
+        name = text_of((database, collection))
+        skipped = name in self.skipped and operation in DOCUMENT_OPERATIONS
+        return self.selection.matches((database, collection)) and name not in self.waiting and not skipped
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPieces(ReadPartition):
+    """Pieces of snapshots in a batch, each in order."""
+
+    pieces: tuple[SnapshotPiece, ...]
+
+    def rows(self, options: SourceOptions) -> Iterator[EventRow]:
+        for piece in self.pieces:
+            snapshot = snapshot_of(options, piece.name)
+            if piece.first:
+                yield snapshot.begin_row(piece.begun)
+            for chunk in piece.chunks:
+                yield from snapshot.read(Chunk(chunk.upto, chunk.after))
+            if piece.last:
+                yield snapshot.end_row(piece.begun)
+
+
+def event_partitions(
+    start: ServerOffset, end: ServerOffset, divide: Callable[[EventRange], Sequence[EventRange]]
+) -> Sequence[EventRange | CollectionEvents]:
+    """Return the partitions of the events between two offsets; `divide` divides a range."""
+    if start.token >= end.token:
+        return []
+    ranges = divide(EventRange(start.token, end.token))
+    if start.selection is None:
+        return ranges
+    begun = {piece.name for piece in end.snapshots if piece.first}
+    waiting, skipped = frozenset(start.waiting) - begun, frozenset(end.skipped)
+    return [CollectionEvents(events, start.selection, waiting, skipped) for events in ranges]
+
+
+def archived_partitions(token: Token, start: ArchiveRun, end: ArchiveRun | None) -> list[ArchivedPartition]:
+    """Return the partitions between two offsets of a snapshot from the archive, whose rows are valid at the token."""
+    base, slices = ArchivedSnapshot(Token(start.begin), Token(start.end)), start.slices
+    return [
+        ArchivedPartition(token, base, number, slices, number == 0, number == slices - 1)
+        for number in range(start.done, end.done if end else slices)
+    ]
+
+
+def snapshot_partitions(pieces: Sequence[SnapshotPiece], options: SourceOptions, rows: int) -> list[SnapshotPieces]:
+    """Return the partitions of a batch's snapshots: up to `options.partitions`.
+
+    One task reads a piece that ends its snapshot, because the end must be later than all its rows.
+    """
+    units = [unit for piece in pieces for unit in _units(piece, options, rows)]
+    count = min(len(units), options.partitions)
+    return [SnapshotPieces(tuple(units[number::count])) for number in range(count)]
+
+
+def _units(piece: SnapshotPiece, options: SourceOptions, rows: int) -> list[SnapshotPiece]:
+    if piece.last or not piece.chunks or options.partitions == 1:
+        return [piece]
+    snapshot = snapshot_of(options, piece.name)
+    chunks = [each for chunk in piece.chunks for each in snapshot.split(chunk, rows, options.partitions)]
+    return [replace(piece, first=piece.first and not nth, chunks=(chunk,)) for nth, chunk in enumerate(chunks)]
+
+
+def snapshot_of(options: SourceOptions, name: str) -> Snapshot:
+    """Return the snapshot of the collection `database.collection`."""
+    database, collection = namespace_of(name)
+    return Snapshot(replace(options, database=database, collection=collection))
+
+
+@dataclass(frozen=True, slots=True)
+class MergedRanges(ReadPartition):
+    """A range of each server, in the order of the options; None for a server without a range."""
+
+    ranges: tuple[EventRange | None, ...]
+
+    def sliced(self, slices: int) -> list[MergedRanges]:
+        """Return the same events in `slices` partitions, divided as in `EventRange.sliced`."""
+        each = [[None] * slices if one is None else one.sliced(slices) for one in self.ranges]
+        return [MergedRanges(tuple(ranges)) for ranges in zip(*each, strict=True)]
+
+    def read(self, options: SourceOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        wanted = tuple(columns) if "token" in columns else ("token", *columns)
+        each = zip(options.servers, self.ranges, strict=True)
+        return _merged({server_name(one.uri): events.read(one, wanted) for one, events in each if events})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPartition(ReadPartition):
+    """A partition of one of several servers; `number` is the server's index in the options."""
+
+    number: int
+    partition: ReadPartition
+
+    def read(self, options: SourceOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        one = options.servers[self.number]
+        return (_named(batch, server_name(one.uri)) for batch in self.partition.read(one, columns))
+
+
+def merged_past_partitions(options: SourceOptions) -> list[ServerPartition]:
+    """Return the partitions of each server's documents at a past time, by the server's own clock."""
+    if options.as_of is None or options.as_of.time is None:
+        raise OptionError("a token is of one server: several are asked for the collections as of a time")
+    each = ((one, end_at(MongoDBStream(one), options.as_of.time)) for one in options.servers)
+    return [ServerPartition(number, part) for number, server in enumerate(each) for part in past_partitions(*server)]
+
+
+def _merged(inputs: Mapping[str, Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    """Yield the servers' rows in order. Rows are complete up to the time to which the slowest server was read."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    read_to = dict.fromkeys(inputs, "")
+    """The servers that have not ended, each with the time of its last row read, as hexadecimal digits of a token."""
+    rows: dict[str, pa.Table] = {}
+    while read_to or rows:
+        slowest = min(read_to, key=read_to.__getitem__, default=None)
+        complete = []
+        for server in inputs:
+            if table := rows.pop(server, None):
+                early = None if slowest is None else pc.sum(pc.less(_times(table), read_to[slowest])).as_py()
+                complete.append(table.slice(0, early))
+                rows |= {} if early is None else {server: table.slice(early)}
+        if any(table.num_rows for table in complete):
+            table = pa.concat_tables(complete)
+            order = pc.sort_indices(_times(table))  # stable: servers and tokens stay in order
+            yield from table.take(order).combine_chunks().to_batches(max_chunksize=ARROW_ROWS)
+        if slowest is not None:
+            batch = next(inputs[slowest], None)
+            if batch is None:
+                del read_to[slowest]
+            elif batch.num_rows:
+                table = pa.table(_named(batch, slowest))
+                read_to[slowest] = _times(table)[-1].as_py()
+                rows[slowest] = pa.concat_tables([rows[slowest], table]) if slowest in rows else table
+
+
+def _times(table: pa.Table) -> pa.ChunkedArray:
+    import pyarrow.compute as pc
+
+    return pc.utf8_slice_codeunits(table["token"], 2, 18)
+
+
+def _named(batch: pa.RecordBatch, server: str) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return batch.append_column(SERVER, pa.array([server] * batch.num_rows, type=pa.string()))

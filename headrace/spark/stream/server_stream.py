@@ -1,28 +1,38 @@
-"""One server's stream in the driver: its offsets, the end of each micro-batch, and the partitions of a batch.
+"""One server's stream in the driver: the end of each micro-batch, and its partitions; of one collection or of several.
 
-An offset is a dict around a token:
+A stream of one collection, or of everything from a position on, has its own events. While a snapshot of the collection
+is read, its events wait.
 
-    {"token", ["typeBits"]}                      the events up to the token were read
-    … "initial": true                            nothing was read; the first batch is made even if it is empty
-    … "after": key, "single": bool               in a snapshot that began at the token; rows up to `key` were read
-      ["last": true]                             `key` is the greatest key
-    … "after": "3", "archive": {begin, end, slices}
-                                                 in a snapshot that is computed, at the token, from the archive's
-                                                 snapshot of begin to end; the first 3 of its slices were read
+A stream of several collections that begins with snapshots has the events of a database or of the deployment. A batch
+has a range of events and pieces of snapshots, one snapshot after the other. The pieces are read after the range's end
+was determined. So no chunk is older than an event of its own batch or of an earlier one: the rule in `tables/fold.py`
+requires this. These collections need a snapshot:
+
+- At the beginning, each existing collection, and each that was dropped or renamed while they were listed.
+- A collection that is renamed to a selected name, because its documents come in no event. Its snapshot begins after the
+rename, in the rename's batch if the documents fit; otherwise the batch ends at the rename.
+- Each newly selected collection, when the options' names have changed.
+
+A collection created later needs none: events bring all its documents. The events of a collection are omitted until its
+snapshot begins. Views and time-series collections have neither events nor a snapshot.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 from bson import Timestamp
+from pymongo.errors import OperationFailure
 
 from headrace import limits
+from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, namespace_of, text_of
 from headrace.spark.mongodb.event_ranges import ReadPartition
-from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
+from headrace.spark.mongodb.listed_collections import left_names, list_collections, refusal
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost, position_after
 from headrace.spark.mongodb.server_history import (
     check_event,
     check_history,
@@ -32,11 +42,28 @@ from headrace.spark.mongodb.server_history import (
 )
 from headrace.spark.mongodb.source_options import BatchEnd, BatchLimits, SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
-from headrace.spark.stream.collections_offset import SnapshotPiece
-from headrace.spark.stream.collections_partitions import SnapshotPieces
-from headrace.spark.stream.partitions import ArchivedPartition, EventRange, ReplacementSnapshot
-from headrace.spark.stream.read_ahead import ReadAhead, read_ahead
-from headrace.spark.timetravel.archive import Archive, ArchiveContents, ArchivedSnapshot, has_events, resolve
+from headrace.spark.stream.collection_marks import CollectionMarks
+from headrace.spark.stream.event_marks import MarkCursor, open_marks
+from headrace.spark.stream.offsets import (
+    ALL,
+    ArchiveRun,
+    Offset,
+    ServerOffset,
+    SnapshotPiece,
+    in_snapshot,
+    planned,
+    with_next_chunk,
+)
+from headrace.spark.stream.partitions import (
+    EventRange,
+    ReplacementSnapshot,
+    archived_partitions,
+    event_partitions,
+    snapshot_of,
+    snapshot_partitions,
+)
+from headrace.spark.stream.read_ahead import ReadAhead
+from headrace.spark.timetravel.archive import Archive, ArchiveContents, has_events, resolve
 from headrace.spark.timetravel.past_from_archive import base_at
 from headrace.spark.timetravel.past_from_images import PastUnknown
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
@@ -46,8 +73,6 @@ ARCHIVED_ROWS: Final = 1_000_000
 """The default number of an archive's documents per micro-batch: large, because each partition scans the whole table."""
 _LATEST: Final = StreamPosition("latest")
 _LOG: Final = logging.getLogger(__name__)
-
-Offset = dict[str, Any]
 
 
 class ServerStream:
@@ -59,10 +84,19 @@ class ServerStream:
         self._idle_factor = limits.IDLE_WAIT_FACTOR if alone else limits.SHARED_IDLE_WAIT_FACTOR
         self.bounds = BatchLimits(options.rows_max, options.bytes_max)
         self.until: Timestamp | None = None
+        self._name = "" if options.several else f"{options.database}.{options.collection}"
+        """The name of the only collection."""
+        self._chunk_rows = options.rows_max or CHUNK_ROWS
         self._processes: tuple[str, ...] = ()
         self._last_event: Token | None = None
         self._empty_count = 0
         """How often in a row there was nothing new."""
+        self._marks: CollectionMarks | None = None
+        self._skipped: tuple[str, ...] = ()
+        self._in_snapshot: frozenset[str] = frozenset()
+        self._seen: set[Namespace] = set()
+        self._snapshots: dict[str, Snapshot] = {}
+        """The collection whose chunks are planned."""
 
     @cached_property
     def mongodb(self) -> MongoDBStream:
@@ -72,23 +106,27 @@ class ServerStream:
     @cached_property
     def ahead(self) -> ReadAhead:
         """The tokens that were read ahead of Spark."""
-        return read_ahead(self.mongodb, sizes=self.options.bytes_max is not None)
-
-    @cached_property
-    def _snapshot(self) -> Snapshot:
-        return Snapshot(self.options)
+        return ReadAhead(self.mongodb, self._open_marks)
 
     def initial_offset(self) -> Offset:
         """Return the offset of `startingPosition`. Raise PositionLost."""
+        if self.options.several:
+            return self._beginning().document()
         start = self.options.start
         if start.kind == "snapshot":
             return self._archived_snapshot() or self.snapshot_offset()
         # Spark records no offset before the first batch, so the first batch is made even if it is empty.
-        return offset_of(resolve(self.mongodb, start), initial=True)
+        return ServerOffset(resolve(self.mongodb, start), initial=True).document()
 
     def snapshot_offset(self) -> Offset:
         """Return the offset at which a new snapshot begins."""
-        return offset_of(self.mongodb.resolve(_LATEST), after="")
+        if self.options.several:
+            return replace(self._beginning(), initial=False).document()
+        return ServerOffset(self.mongodb.resolve(_LATEST), waiting=(self._name,)).document()
+
+    def offset_after(self, token: Token, *, closed: bool) -> Offset:
+        """Return the offset after a batch of events of the only collection, which ends at the token."""
+        return self._with_marks(ServerOffset(token), closed=closed).document()
 
     def stop_at_now(self) -> None:
         """End the stream at the server's present time, for the trigger availableNow."""
@@ -96,24 +134,48 @@ class ServerStream:
 
     def latest_offset(self, start: Offset) -> Offset:
         """Return the end of the batch after `start`; `start` itself if there is nothing new. Raise PositionLost."""
-        if in_snapshot(start):
-            return self._next_chunk(start)
-        token = token_of(start)
+        before = ServerOffset.of(start, self._name)
+        if before.archive:
+            return self._after_slices(before, before.archive).document()
+        several, after = self.options.several, replace(before, snapshots=(), initial=False)
+        if several and before.selection != self.options.selection:
+            return self._with_selection(before).document()
+        if before.in_snapshot and not several:
+            after = with_next_chunk(before, self._chunk_rows, self)
+            self._extend_run(ended=not after.in_snapshot)
+            return after.document()
         try:
-            end = self.advance(token, wait_ms=self.wait_ms)
-            self.ahead.read_on(self.bounds, until=self.until)
+            if several:
+                self._begin_batch(before)
+                after = planned(before, position_after(before.token), self._chunk_rows, self)
+            end = self.advance(before.token, wait_ms=1 if after.snapshots else self.wait_ms)
+            if not several:
+                self.ahead.read_on(self.bounds, until=self.until)
         except PositionLost as error:
-            archived = self._archived_end(token) if error.pruned else None
+            archived = self._archived_end(before.token) if error.pruned else None
             if archived is None:
-                return self.restart(error, token)
-            if not archived.rows and archived.token.text > token.text:
-                return offset_of(archived.token)
+                return self.restart(error, before.token)
+            if not archived.rows and archived.token.text > before.token.text:
+                return replace(after, token=archived.token).document()
             end = archived
-        if self.has_moved(token, end, initial=bool(start.get("initial"))):
-            # After an invalidate there may be a collection without events: one that was renamed to this name.
-            again = end.closed and self.options.start.kind == "snapshot"
-            return offset_of(end.token, after="") if again else offset_of(end.token)
-        return start
+        joined = self._joined(end.token)
+        self._extend_run(ended=bool(joined) or (before.in_snapshot and not after.in_snapshot))
+        if not self.has_moved(before.token, end, initial=before.initial) and not (after.snapshots or joined):
+            return start
+        after = replace(after, token=max(end.token, before.token), snapshots=(*after.snapshots, *joined))
+        return self._with_marks(after, closed=end.closed).document()
+
+    def _begin_batch(self, before: ServerOffset) -> None:
+        """Tell the marks of several collections where the batch begins, and which collections wait or are skipped."""
+        self._skipped = before.skipped
+        self._in_snapshot = frozenset((*before.waiting, *([before.reading.name] if before.reading else [])))
+        if self._marks:
+            self._marks.begin_batch(before.token)
+
+    def _extend_run(self, *, ended: bool) -> None:
+        """Move the end of the run to the present time, because rows of an `ended` snapshot may be newer."""
+        if self.until and ended:
+            self.until = self.mongodb.now()
 
     def advance(self, token: Token, *, wait_ms: int) -> BatchEnd:
         """Return the end of a batch of events after `token`. Raise PositionLost."""
@@ -179,27 +241,27 @@ class ServerStream:
     def partitions(self, start: Offset, end: Offset) -> Sequence[ReadPartition]:
         """Return the partitions between two offsets, which give the same rows at each call. Raise HistoryChanged."""
         check_history(self.options)
-        if not in_snapshot(start):
-            events = EventRange(token_of(start), token_of(end))
-            if self.options.on_position_lost == "resnapshot" and not has_events(self.mongodb, events.start, events.end):
-                # The range was planned and then pruned before it was read: read a snapshot instead, unless one follows
-                # anyway.
-                return [] if in_snapshot(end) else [ReplacementSnapshot(events.end)]
-            return self.divided(events)
-        if "archive" in start:
-            return archived_partitions(start, end)
-        token, first = token_of(start), start["after"] == ""
-        if not in_snapshot(end):
-            return [self._piece(token, first, last=True)]
-        chunk = Chunk(end["after"], "" if end["single"] else start["after"])
-        rows = self.options.rows_max or CHUNK_ROWS
-        chunks = self._snapshot.split(chunk, rows, self.options.partitions)
-        return [self._piece(token, first and not nth, each) for nth, each in enumerate(chunks)]
+        before, after = ServerOffset.of(start, self._name), ServerOffset.of(end, self._name)
+        if before.archive:
+            return archived_partitions(before.token, before.archive, after.archive)
+        if self._is_pruned(before, after):
+            # The range was planned and then pruned before it was read: read a snapshot instead, unless one follows.
+            return [] if after.in_snapshot else [ReplacementSnapshot(after.token)]
+        events = event_partitions(before, after, self.divided)
+        pieces = after.snapshots or self._earlier_pieces(start, end)
+        return [*events, *snapshot_partitions(pieces, self.options, self._chunk_rows)]
 
-    def _piece(self, token: Token, first: bool, *chunks: Chunk, last: bool = False) -> SnapshotPieces:
-        """Return a partition of the snapshot that began at `token`."""
-        name = f"{self.options.database}.{self.options.collection}"
-        return SnapshotPieces((SnapshotPiece(name, token, first, chunks, last),))
+    def _is_pruned(self, before: ServerOffset, after: ServerOffset) -> bool:
+        """Whether the oplog no longer has the only collection's events of the batch, and a snapshot replaces them."""
+        again = self.options.on_position_lost == "resnapshot" and not self.options.several and not before.in_snapshot
+        return again and not has_events(self.mongodb, before.token, after.token)
+
+    def _earlier_pieces(self, start: Offset, end: Offset) -> tuple[SnapshotPiece, ...]:
+        """Return the piece of a snapshot between two offsets of 0.1.0, which do not have it."""
+        if "after" not in start:
+            return ()
+        chunks = (Chunk(end["after"], "" if end["single"] else start["after"]),) if in_snapshot(end) else ()
+        return (SnapshotPiece(self._name, ServerOffset.of(start).token, not start["after"], chunks, not chunks),)
 
     def divided(self, events: EventRange) -> list[EventRange]:
         """Return the range in partitions: by documents, or, if the options say so and the batch is large, by time."""
@@ -235,48 +297,108 @@ class ServerStream:
             return None
         count = Archive(self.options).table.count(base, token)
         batches = max(-(-count // (self.options.rows_max or ARCHIVED_ROWS)), 1)
-        snapshot = {"begin": base.begin.text, "end": base.end.text, "slices": batches * self.options.partitions}
-        return offset_of(token, after="", archive=snapshot)
+        run = ArchiveRun(base.begin.text, base.end.text, batches * self.options.partitions)
+        return ServerOffset(token, archive=run).document()
 
-    def _next_chunk(self, start: Offset) -> Offset:
-        if "archive" in start:
-            done = int(start["after"] or 0) + self.options.partitions
-            rest = start | {"after": str(done)}
-            return offset_of(token_of(start)) if done >= start["archive"]["slices"] else rest
-        rows = self.options.rows_max or CHUNK_ROWS
-        chunk = None if start.get("last") else self._snapshot.next_chunk(start["after"], rows)
-        if chunk:
-            last = {"last": True} if chunk.last else {}
-            return offset_of(token_of(start), after=chunk.upto, single=not chunk.after, **last)
-        if self.until:
-            # Rows of the snapshot may be newer than the end of the run, so the end moves to the present time.
-            self.until = self.mongodb.now()
-        return offset_of(token_of(start))
+    def _after_slices(self, before: ServerOffset, run: ArchiveRun) -> ServerOffset:
+        """Return the offset after the next slices of a snapshot from the archive."""
+        done = run.done + self.options.partitions
+        return replace(before, archive=None if done >= run.slices else replace(run, done=done))
 
+    def _beginning(self) -> ServerOffset:
+        """Return the offset from which the snapshots of all selected collections are read."""
+        token = self.mongodb.resolve(_LATEST)
+        listed = list_collections(self.options)
+        for name, reason in listed.refused.items():
+            _LOG.warning("%s is left out: it is %s", name, reason)
+        selection = self.options.selection
+        # Collections that have a table, but may be gone by now.
+        seen = [*self.options.also, *map(text_of, sorted(self._seen))]
+        also = [name for name in seen if selection.matches(namespace_of(name))]
+        waiting = dict.fromkeys([*listed.names, *also, *self._gone(token, selection)])
+        names = [name for name in waiting if name not in listed.refused]
+        capped = sorted(name for name, reason in listed.refused.items() if "capped" in reason)
+        return ServerOffset(token, selection, tuple(names), skipped=tuple(capped), initial=True)
 
-def archived_partitions(start: Offset, end: Offset) -> list[ArchivedPartition]:
-    """Return the partitions between two offsets of a snapshot from the archive."""
-    snapshot = start["archive"]
-    base, slices = ArchivedSnapshot(Token(snapshot["begin"]), Token(snapshot["end"])), snapshot["slices"]
-    first, last = int(start["after"] or 0), int(end["after"]) if in_snapshot(end) else slices
-    token = token_of(start)
-    return [
-        ArchivedPartition(token, base, number, slices, number == 0, number == slices - 1)
-        for number in range(first, last)
-    ]
+    def _gone(self, token: Token, selection: CollectionSelection) -> list[str]:
+        """Return the selected collections that were dropped, renamed or created by a rename since the token."""
+        return [text_of(name) for name in left_names(self.mongodb, token)[0] if selection.matches(name)]
 
+    def _with_selection(self, before: ServerOffset) -> ServerOffset:
+        """Return the offset with the options' selection: newly selected collections wait for a snapshot."""
+        selection = self.options.selection
+        self.ahead.close()
+        new = [*list_collections(self.options).names, *self._gone(before.token, selection)]
+        known = before.selection
+        new = [name for name in new if not (known and known.matches(namespace_of(name)))]
+        waiting = tuple(name for name in before.waiting if selection.matches(namespace_of(name)))
+        running = before.reading
+        reading = running if running and selection.matches(namespace_of(running.name)) else None
+        again = replace(before, selection=selection, waiting=waiting, reading=reading, snapshots=(), initial=False)
+        return again.with_waiting(new)
 
-def offset_of(token: Token, **more: Any) -> Offset:
-    """Return the offset of a token, with further fields as listed above."""
-    bits = {"typeBits": token.type_bits} if token.type_bits else {}
-    return {"token": token.text} | bits | more
+    def _joined(self, end: Token) -> list[SnapshotPiece]:
+        """Return the snapshots, read in this batch, of collections that the batch renames."""
+        return [
+            SnapshotPiece(each.name, position_after(each.renamed_at), True, (ALL,), True)
+            for each in (self._marks.joined if self._marks else ())
+            if each.renamed_at <= end
+        ]
 
+    def _with_marks(self, after: ServerOffset, *, closed: bool) -> ServerOffset:
+        """Return the end of a batch, updated by the collections that its marks skip or rename."""
+        marks = self._marks
+        if marks is None:
+            # After an invalidate there may be a collection without events: one that was renamed to this name.
+            again = closed and self.options.start.kind == "snapshot" and not self.options.several
+            return replace(after, waiting=(self._name,)) if again else after
+        skipped = dict.fromkeys(after.skipped)
+        for token, name, skips in marks.skips:
+            if token <= after.token and skips:
+                skipped[name] = None
+            elif token <= after.token:
+                skipped.pop(name, None)
+        marks.skips = [each for each in marks.skips if each[0] > after.token]
+        after = replace(after, skipped=tuple(skipped))
+        return after.with_waiting(marks.renamed_to) if closed and marks.stopped_at == after.token else after
 
-def token_of(offset: Offset) -> Token:
-    """Return the token of an offset of one server."""
-    return Token(offset["token"], offset.get("typeBits", ""))
+    def _open_marks(self, start: Token) -> MarkCursor:
+        sizes, several = self.options.bytes_max is not None, self.options.several
+        cursor = open_marks(self.mongodb, start, sizes=sizes, names=several)
+        if not several:
+            return cursor
+        self._marks = CollectionMarks(cursor, self.options.selection, self._skipped, self, self._chunk_rows)
+        return self._marks
 
+    def count(self, name: str) -> int:
+        """Return about how many documents the collection has."""
+        database, collection = namespace_of(name)
+        return self.mongodb.client[database][collection].estimated_document_count()
 
-def in_snapshot(offset: Offset) -> bool:
-    """Whether the offset is within a snapshot."""
-    return "after" in offset
+    def next_chunk(self, name: str, after: str, rows_max: int) -> Chunk | None:
+        """Return the next chunk of the collection; see `Snapshot.next_chunk`."""
+        if name not in self._snapshots:
+            self._snapshots = {name: snapshot_of(self.options, name)}
+        return self._snapshots[name].next_chunk(after, rows_max)
+
+    def snapshot_rows(self, name: str) -> int | None:
+        """Return about how many rows a snapshot of the collection has; None if its snapshot already waits or runs."""
+        return None if name in self._in_snapshot else self.count(name)
+
+    def unseen(self, names: list[Namespace]) -> set[Namespace]:
+        """Return the collections among `names`, which were not seen before, that must be skipped."""
+        self._seen.update(names)
+        if self.options.capped != "skip":
+            return set()
+        skipped = set()
+        for database in dict.fromkeys(name[0] for name in names):
+            some = [collection for of, collection in names if of == database]
+            try:
+                listed = list(self.mongodb.client[database].list_collections(filter={"name": {"$in": some}}))
+            except OperationFailure:
+                continue  # unknown without the privilege
+            for one in listed:
+                if reason := refusal(one, self.options):
+                    _LOG.warning("%s.%s is left out: it is %s", database, one["name"], reason)
+                    skipped.add((database, one["name"]))
+        return skipped

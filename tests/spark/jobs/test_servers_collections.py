@@ -24,7 +24,7 @@ from headrace.spark.mongodb.listed_collections import CollectionReplaced
 from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.source.options import parse_options
-from headrace.spark.stream.server_streams import ServerStreams
+from headrace.spark.stream.planner import StreamPlanner
 from tests.spark.jobs.test_collections_job import Runs, job_of, recorded, verified
 
 pytestmark = pytest.mark.long
@@ -136,7 +136,7 @@ def test_a_server_is_added_and_none_removed(servers: list[Any], tmp_path: Path) 
             assert len(rows_of(more, "mirror", "a")) == 3
             with pytest.raises(JobError, match="cannot be removed"):
                 check_job(job)
-        stream = ServerStreams(parse_options(dict(job.source)))
+        stream = StreamPlanner(parse_options(dict(job.source)))
         offset = read_checkpoint(more.checkpoint).offset
         assert offset is not None
         with pytest.raises(OptionError, match="which the option 'uri' has not"):
@@ -149,7 +149,7 @@ def test_a_server_that_is_down_stalls_the_others_or_not(policy: str) -> None:
     with headrace.Server() as one, MongoClient[dict[str, Any]](one.uri) as client:
         with headrace.Server() as two:
             given = {"uri": uris_of([one, two]), "database": "shop", "startingPosition": "snapshot", "awaitMs": "20"}
-            stream = ServerStreams(parse_options(given | {"onServerDown": policy}))
+            stream = StreamPlanner(parse_options(given | {"onServerDown": policy}))
             start = stream.latest_offset(stream.initial_offset())
         client.shop.a.insert_one({"_id": 1})
         end = stream.latest_offset(start)

@@ -42,7 +42,8 @@ from headrace.spark.rows.events import SNAPSHOT_BEGIN, Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.sink_options import SinkError
-from headrace.spark.stream.server_stream import ServerStream, offset_of
+from headrace.spark.stream.offsets import ServerOffset
+from headrace.spark.stream.server_stream import ServerStream
 from headrace.spark.tables.position import NotAMirror, NotOurTable
 from headrace.values.position import from_timestamp
 from tests.ports import free_port
@@ -526,7 +527,7 @@ def test_a_collection_made_anew_while_the_job_runs_is_known_when_its_end_is_comm
     job = job_of(server.uri, tmp_path, *SINKS)
     first = ran(job).record
     seen, stream = SeenCollections(job.options, first), ServerStream(job.options)
-    start = offset_of(stream.mongodb.resolve(StreamPosition("latest")))
+    start = ServerOffset(stream.mongodb.resolve(StreamPosition("latest"))).document()
     with MongoClient[dict[str, Any]](server.uri) as client:
         client.d.c.drop()
     insert(server.uri, 2)

@@ -11,7 +11,8 @@ from pymongo.database import Database
 from headrace.spark.source import admission
 from headrace.spark.source.admission import LegacyAdmission
 from headrace.spark.source.options import parse_options
-from headrace.spark.stream.server_stream import Offset, ServerStream
+from headrace.spark.stream.offsets import Offset
+from headrace.spark.stream.planner import StreamPlanner
 from headrace.values.bson import decode
 
 Db = Database[dict[str, Any]]
@@ -23,10 +24,10 @@ class Old(LegacyAdmission):
     def __init__(self, uri: str, database: Db, **more: str) -> None:
         options = {"uri": uri, "database": database.name, "collection": "c", "awaitMs": "20"}
         self.options = parse_options(options | more)
-        self.server_stream = ServerStream(self.options)
+        self.server_stream = StreamPlanner(self.options)
 
     @property
-    def stream(self) -> ServerStream:
+    def stream(self) -> StreamPlanner:
         return self.server_stream
 
     def rows(self, start: Offset, end: Offset) -> list[Any]:

@@ -20,7 +20,7 @@ from headrace.spark.mongodb.source_options import StreamPosition
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import BatchReader, StreamReader
-from headrace.spark.stream.server_stream import Offset
+from headrace.spark.stream.offsets import Offset
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.verify.compare_mirror import compare
 from tests.spark.support.pruning import prune_to

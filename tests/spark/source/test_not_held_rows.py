@@ -14,9 +14,8 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.not_held import NotHeld
 from headrace.spark.source.readers import BatchReader
-from headrace.spark.stream.collections_offset import SnapshotPiece
-from headrace.spark.stream.collections_partitions import SnapshotPieces
-from headrace.spark.stream.partitions import EventRange, PastPartition
+from headrace.spark.stream.offsets import SnapshotPiece
+from headrace.spark.stream.partitions import EventRange, PastPartition, SnapshotPieces
 from headrace.spark.timetravel.snapshot import Snapshot
 from tests.spark.rows.test_not_held import CASES, DUPLICATE, element, inside
 

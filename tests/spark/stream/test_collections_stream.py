@@ -20,7 +20,7 @@ from headrace.spark.sinks.collections_sink import rows_by_collection
 from headrace.spark.sinks.contract import FOLDED_COLUMNS, MicroBatch
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import StreamReader
-from headrace.spark.stream.collections_offset import CollectionsOffset, Offset
+from headrace.spark.stream.offsets import Offset, ServerOffset
 from tests.spark.tables.test_interleaved_snapshot import History, Mirror
 
 pytestmark = pytest.mark.long
@@ -130,7 +130,7 @@ def test_every_selected_collection_is_what_the_server_has(server: Any, seed: int
             tables.apply(reader, start, end, number)
             start, number = end, number + 1
         reader.stop()
-        assert not CollectionsOffset.of(start).in_snapshot
+        assert not ServerOffset.of(start).in_snapshot
         expected = {
             name: {dumps(each["_id"]): dumps(each) for each in client.d[name].find()}
             for name in client.d.list_collection_names()
@@ -146,8 +146,8 @@ def caught_up(reader: StreamReader, start: Offset) -> Offset:
     return start
 
 
-def offset_after(reader: StreamReader, start: Offset) -> CollectionsOffset:
-    return CollectionsOffset.of(reader.latestOffset(start, reader.getDefaultReadLimit()))
+def offset_after(reader: StreamReader, start: Offset) -> ServerOffset:
+    return ServerOffset.of(reader.latestOffset(start, reader.getDefaultReadLimit()))
 
 
 def test_renames_whose_documents_fit_into_the_batch_do_not_end_it(server: Any) -> None:

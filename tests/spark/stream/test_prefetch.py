@@ -17,6 +17,7 @@ from headrace.spark.sinks.table_sink import were_fetched
 from headrace.spark.source.admission import HAS_ADMISSION_CONTROL
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.prefetch import PrefetchingReader
+from headrace.spark.stream.offsets import in_snapshot
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def prefetched(uri: str, database: Db, **more: str) -> list[int | None]:
     reader = reader_of(uri, database, startingPosition="snapshot", **more)
     counts: list[int | None] = []
     start = reader.initialOffset()
-    while "after" in start:
+    while in_snapshot(start):
         end = reader.latestOffset(start, ReadAllAvailable())
         partitions = reader.partitions(start, end)
         fetched = reader.getCache(start, end)

@@ -17,9 +17,10 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import StreamReader
-from headrace.spark.stream.partitions import EventRange
-from headrace.spark.stream.server_stream import Offset, ServerStream
-from headrace.spark.stream.server_streams import MergedRanges, ServerStreams
+from headrace.spark.stream.offsets import Offset, in_snapshot
+from headrace.spark.stream.partitions import EventRange, MergedRanges
+from headrace.spark.stream.planner import StreamPlanner
+from headrace.spark.stream.server_stream import ServerStream
 from headrace.values.bson import decode
 from tests.spark.support.pruning import prune_to
 
@@ -217,7 +218,7 @@ def test_a_pruned_position_fails_or_restarts_from_a_snapshot() -> None:
             fails.latest_offset(start)
         end = begins.latest_offset(start)
         events = kinds(begins, start, end)
-        while "after" in end:
+        while in_snapshot(end):
             start, end = end, begins.latest_offset(end)
             events += kinds(begins, start, end)
         keys = [*range(3), *range(10, 30)]
@@ -244,7 +245,7 @@ def test_a_chunk_of_a_snapshot_is_read_in_partitions() -> None:
         start = stream.initial_offset()
         events, counts = [], []
         end = stream.latest_offset(start)
-        while "after" in start:
+        while in_snapshot(start):
             counts.append(len(stream.partitions(start, end)))
             events += kinds(stream, start, end)
             start, end = end, stream.latest_offset(end)
@@ -263,7 +264,7 @@ def test_a_snapshot_ends_while_documents_are_inserted_behind_it() -> None:
             end = stream.latest_offset(start)
             insert(server, number)
             events += kinds(stream, start, end)
-            if "after" not in end:
+            if not in_snapshot(end):
                 break
             start = end
     assert events[-1] == ("snapshotEnd", None)
@@ -307,7 +308,7 @@ def test_partitions_by_time_have_each_event_once_in_order(
 
 def test_a_partition_of_several_servers_has_a_range_of_each() -> None:
     with headrace.Server() as one, headrace.Server() as two:
-        stream = ServerStreams(reader_of(one, two, partitions="2").options)
+        stream = StreamPlanner(reader_of(one, two, partitions="2").options)
         start = stream.initial_offset()
         insert(one, 1)
         insert(two, 1)

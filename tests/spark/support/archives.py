@@ -20,7 +20,7 @@ from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.log_sink import LogSink, changes_sink
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import BatchReader, StreamReader
-from headrace.spark.stream.server_stream import Offset
+from headrace.spark.stream.offsets import Offset
 from headrace.spark.tables.fold import MirrorRow, MirrorState, fold, keys_to_read
 from headrace.values.arrow import COLUMNS
 from tests.spark.support.pruning import prune_to

@@ -14,7 +14,7 @@ import headrace
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.source.readers import StreamReader
-from headrace.spark.stream.server_stream import Offset
+from headrace.spark.stream.offsets import Offset
 from headrace.spark.timetravel.snapshot import Snapshot
 from tests.spark.support.archives import ArchivedServer, MirroredCollection, Row, advance, batches, run
 

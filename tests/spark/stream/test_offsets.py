@@ -11,7 +11,7 @@ import pytest
 from headrace import limits
 from headrace.spark.mongodb.collection_selection import CollectionSelection
 from headrace.spark.rows.tokens import Token
-from headrace.spark.stream.collections_offset import ALL, CollectionsOffset, RunningSnapshot, SnapshotPiece, planned
+from headrace.spark.stream.offsets import ALL, RunningSnapshot, ServerOffset, SnapshotPiece, planned
 from headrace.spark.timetravel.snapshot import Chunk
 
 SELECTION = CollectionSelection("d", ("a", "log_*"))
@@ -35,11 +35,11 @@ class Collections:
 
 def test_an_offset_is_read_back_as_it_was() -> None:
     piece = SnapshotPiece("d.a", Token("8201", "AA=="), True, (Chunk("k", "j"), ALL), False)
-    offset = CollectionsOffset(
+    offset = ServerOffset(
         Token("8202"), SELECTION, ("d.b",), RunningSnapshot("d.a", Token("8201", "AA=="), "k"), ("d.c",), (piece,), True
     )
-    assert CollectionsOffset.of(json.loads(json.dumps(offset.document()))) == offset
-    plain = CollectionsOffset(Token("8202"), SELECTION)
+    assert ServerOffset.of(json.loads(json.dumps(offset.document()))) == offset
+    plain = ServerOffset(Token("8202"), SELECTION)
     assert plain.document() == {"token": "8202", "selection": '["d", "a", "log_*"]'}
     assert not plain.in_snapshot and offset.in_snapshot
 
@@ -48,7 +48,7 @@ def test_an_offset_is_read_back_as_it_was() -> None:
 def test_every_key_is_planned_once_and_each_snapshot_has_one_beginning_and_one_end(seed: int) -> None:
     choose = random.Random(seed)
     sizes = {f"d.{number}": choose.choice([0, 1, 2, 7, 40]) for number in range(choose.randrange(20))}
-    offset, rows = CollectionsOffset(Token("00"), SELECTION, tuple(sizes)), choose.randrange(1, 30)
+    offset, rows = ServerOffset(Token("00"), SELECTION, tuple(sizes)), choose.randrange(1, 30)
     source = Collections(sizes)
     read: dict[str, list[int]] = {}
     order: list[str] = []
@@ -81,7 +81,7 @@ def test_the_chunk_with_the_greatest_key_ends_a_snapshot_although_keys_are_added
             self.sizes[name] += 3
             return replace(chunk, last=last) if chunk else None
 
-    offset, source = CollectionsOffset(Token("00"), SELECTION, ("d.a",)), Growing({"d.a": 40})
+    offset, source = ServerOffset(Token("00"), SELECTION, ("d.a",)), Growing({"d.a": 40})
     for _ in range(20):
         offset = planned(offset, Token("01"), 10, source)
         if not offset.in_snapshot:
@@ -92,13 +92,13 @@ def test_the_chunk_with_the_greatest_key_ends_a_snapshot_although_keys_are_added
 
 def test_a_batch_has_so_many_collections() -> None:
     sizes = {f"d.{number}": 1 for number in range(2 * limits.SNAPSHOT_COLLECTION_COUNT_MAX)}
-    offset = planned(CollectionsOffset(Token("00"), SELECTION, tuple(sizes)), Token("00"), 10_000, Collections(sizes))
+    offset = planned(ServerOffset(Token("00"), SELECTION, tuple(sizes)), Token("00"), 10_000, Collections(sizes))
     assert len(offset.snapshots) == limits.SNAPSHOT_COLLECTION_COUNT_MAX
     assert len(offset.waiting) == limits.SNAPSHOT_COLLECTION_COUNT_MAX
 
 
 def test_a_collection_that_is_renamed_to_while_it_is_read_is_read_again() -> None:
     running = RunningSnapshot("d.a", Token("01"), "5")
-    offset = CollectionsOffset(Token("02"), SELECTION, ("d.b",), running, ("d.c",))
+    offset = ServerOffset(Token("02"), SELECTION, ("d.b",), running, ("d.c",))
     again = offset.with_waiting(["d.a", "d.b", "d.c"])
     assert again.waiting == ("d.b", "d.a", "d.c") and again.reading is None and not again.skipped

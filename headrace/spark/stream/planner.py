@@ -1,8 +1,11 @@
-"""The streams of several servers, planned as one, in the driver.
+"""The planner of micro-batches, in the driver: of one server or of several, each with one collection or several.
 
-There is a stream for each server, of one collection or of several, and a batch has rows of each. An offset has the
-offset of each server, by its connection string without credentials. Servers can be added to a running job (they begin
-at `startingPosition`) but not removed.
+There is a stream for each server (`server_stream.py`), and a batch has rows of each. With one server the offset is that
+of its stream. With several it has the offset of each server, by its connection string without credentials:
+
+    {"servers": {name: offset}, "initial": true}
+
+Servers can be added to a running job (they begin at `startingPosition`) but not removed.
 
 The events of one collection are in the order (cluster time, server, token), within a batch and from one batch to the
 next (`MergedRanges`). So a batch ends at the frontier: the time up to which the slowest server has reported
@@ -22,9 +25,9 @@ during a request has no events in that batch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
 
 from bson import Timestamp
 from pymongo import timeout
@@ -32,43 +35,40 @@ from pymongo.errors import ConnectionFailure
 
 from headrace import limits
 from headrace.spark.errors import OptionError
-from headrace.spark.mongodb.event_ranges import ARROW_ROWS, ReadPartition
-from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
+from headrace.spark.mongodb.event_ranges import ReadPartition
+from headrace.spark.mongodb.mongodb_stream import PositionLost
 from headrace.spark.mongodb.source_options import BatchLimits, SourceOptions, server_name
-from headrace.spark.rows.events import SERVER
-from headrace.spark.stream.collections_stream import CollectionsStream
-from headrace.spark.stream.partitions import EventRange, past_partitions
-from headrace.spark.stream.server_stream import Offset, ServerStream, in_snapshot, offset_of, token_of
-from headrace.spark.timetravel.archive import end_at
+from headrace.spark.stream.offsets import Offset, ServerOffset, in_snapshot
+from headrace.spark.stream.partitions import EventRange, MergedRanges, ServerPartition
+from headrace.spark.stream.server_stream import ServerStream
 from headrace.values.position import LAST, to_timestamp
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 _LOG: Final = logging.getLogger(__name__)
 _END: Final = to_timestamp(LAST)
 
 
-class ServerStreams:
-    """Plans the batches of several servers' streams. Not thread-safe."""
+class StreamPlanner:
+    """Plans the batches of the options' servers. Not thread-safe."""
 
     def __init__(self, options: SourceOptions) -> None:
-        if options.start.token is not None:
+        if options.others and options.start.token is not None:
             raise OptionError("a token is of one server: begin several at a time, 'earliest', 'latest' or 'snapshot'")
         count = len(options.servers)
         share = max((options.rows_max or limits.MERGED_ROW_COUNT_MAX) // count, 1)
         bytes_max = options.bytes_max and max(options.bytes_max // count, 1)
         rows_max, wait_ms = options.rows_max and share, max(options.await_ms // count, 1)
         each = [replace(one, rows_max=rows_max, bytes_max=bytes_max, await_ms=wait_ms) for one in options.servers]
-        stream_of = CollectionsStream if options.several else ServerStream
-        self._streams = {server_name(one.uri): stream_of(one, alone=False) for one in each}
+        self._streams = {server_name(one.uri): ServerStream(one, alone=count == 1) for one in each}
+        self._only = None if options.others else next(iter(self._streams.values()))
+        """The stream of the only server."""
         self._options, self._bounds = options, BatchLimits(share, bytes_max)
         self._skips = options.on_server_down == "skip"
         self._down: set[str] = set()
 
     def initial_offset(self) -> Offset:
-        """Return the offset of `startingPosition` on each server."""
+        """Return the offset of `startingPosition` on each server. Raise PositionLost."""
+        if self._only:
+            return self._only.initial_offset()
         return {"servers": {name: stream.initial_offset() for name, stream in self._streams.items()}, "initial": True}
 
     def stop_at_now(self) -> None:
@@ -79,6 +79,8 @@ class ServerStreams:
     def latest_offset(self, start: Offset) -> Offset:
         """Return the end of the next batch; `start` if there is nothing new, or if a server is awaited. Raise
         PositionLost."""
+        if self._only:
+            return self._only.latest_offset(start)
         before: dict[str, Offset] = start["servers"]
         if added := self._streams.keys() - before.keys():
             return {"servers": before | {name: self._streams[name].initial_offset() for name in sorted(added)}}
@@ -115,7 +117,7 @@ class ServerStreams:
         before: dict[str, Offset] = start["servers"]
         reported: dict[str, Timestamp] = {}
         for name in names:
-            stream, token = self._streams[name], token_of(before[name])
+            stream, token = self._streams[name], ServerOffset.of(before[name]).token
             try:
                 stream.check_server(token)
                 reachable = stream.ahead.reachable_time(token, self._bounds, wait_ms=stream.options.await_ms)
@@ -126,14 +128,13 @@ class ServerStreams:
         frontier = min(reported.values(), default=_END)
         after, rows = dict(before), 0
         for name in names:
-            stream, token = self._streams[name], token_of(before[name])
+            stream, token = self._streams[name], ServerOffset.of(before[name]).token
             until = min(frontier, stream.until or _END)
             if until >= token.time:
                 reach = stream.ahead.advance(token, BatchLimits(), until=until, wait_ms=1)
-                again = reach.closed and stream.options.start.kind == "snapshot"
-                after[name] = offset_of(reach.token, after="") if again else offset_of(reach.token)
+                after[name] = stream.offset_after(reach.token, closed=reach.closed)
                 rows += reach.rows
-        quiet_s = min((token_of(after[name]).time.time - token_of(before[name]).time.time for name in names), default=0)
+        quiet_s = min((_seconds(after[name]) - _seconds(before[name]) for name in names), default=0)
         moved = rows or start.get("initial") or quiet_s * 1000 >= self._options.idle_advance_ms
         return {"servers": after} if moved else start
 
@@ -155,6 +156,8 @@ class ServerStreams:
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[ReadPartition]:
         """Return the partitions between two offsets. Raise OptionError if a server was removed from the options."""
+        if self._only:
+            return self._only.partitions(start, end)
         before, after = start["servers"], end["servers"]
         if missing := sorted(after.keys() - self._streams.keys()):
             raise OptionError(f"the checkpoint has the server {missing[0]}, which the option 'uri' has not")
@@ -164,9 +167,9 @@ class ServerStreams:
             # A server that was just added has nothing to read.
             same = name not in before or before[name] == after[name]
             partitions = [] if same else stream.partitions(before[name], after[name])
-            merges = bool(partitions) and isinstance(partitions[0], EventRange)
-            ranges.append(EventRange(token_of(before[name]), token_of(after[name])) if merges else None)
-            alone += [] if merges else [ServerPartition(number, part) for part in partitions]
+            events = [each for each in partitions if isinstance(each, EventRange)]
+            ranges.append(EventRange(events[0].start, events[-1].end) if events else None)
+            alone += [] if events else [ServerPartition(number, part) for part in partitions]
         return [*alone, *(MergedRanges(tuple(ranges)).sliced(self._options.partitions) if any(ranges) else [])]
 
     def close(self) -> None:
@@ -175,80 +178,6 @@ class ServerStreams:
             stream.close()
 
 
-@dataclass(frozen=True, slots=True)
-class MergedRanges(ReadPartition):
-    """A range of each server, in the order of the options; None for a server without a range."""
-
-    ranges: tuple[EventRange | None, ...]
-
-    def sliced(self, slices: int) -> list[MergedRanges]:
-        """Return the same events in `slices` partitions, divided as in `EventRange.sliced`."""
-        each = [[None] * slices if one is None else one.sliced(slices) for one in self.ranges]
-        return [MergedRanges(tuple(ranges)) for ranges in zip(*each, strict=True)]
-
-    def read(self, options: SourceOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        wanted = tuple(columns) if "token" in columns else ("token", *columns)
-        each = zip(options.servers, self.ranges, strict=True)
-        return _merged({server_name(one.uri): events.read(one, wanted) for one, events in each if events})
-
-
-@dataclass(frozen=True, slots=True)
-class ServerPartition(ReadPartition):
-    """A partition of one of several servers; `number` is the server's index in the options."""
-
-    number: int
-    partition: ReadPartition
-
-    def read(self, options: SourceOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        one = options.servers[self.number]
-        return (_named(batch, server_name(one.uri)) for batch in self.partition.read(one, columns))
-
-
-def merged_past_partitions(options: SourceOptions) -> list[ServerPartition]:
-    """Return the partitions of each server's documents at a past time, by the server's own clock."""
-    if options.as_of is None or options.as_of.time is None:
-        raise OptionError("a token is of one server: several are asked for the collections as of a time")
-    each = ((one, end_at(MongoDBStream(one), options.as_of.time)) for one in options.servers)
-    return [ServerPartition(number, part) for number, server in enumerate(each) for part in past_partitions(*server)]
-
-
-def _merged(inputs: Mapping[str, Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """Yield the servers' rows in order. Rows are complete up to the time to which the slowest server was read."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    read_to = dict.fromkeys(inputs, "")
-    """The servers that have not ended, each with the time of its last row read, as hexadecimal digits of a token."""
-    rows: dict[str, pa.Table] = {}
-    while read_to or rows:
-        slowest = min(read_to, key=read_to.__getitem__, default=None)
-        complete = []
-        for server in inputs:
-            if table := rows.pop(server, None):
-                early = None if slowest is None else pc.sum(pc.less(_times(table), read_to[slowest])).as_py()
-                complete.append(table.slice(0, early))
-                rows |= {} if early is None else {server: table.slice(early)}
-        if any(table.num_rows for table in complete):
-            table = pa.concat_tables(complete)
-            order = pc.sort_indices(_times(table))  # stable: servers and tokens stay in order
-            yield from table.take(order).combine_chunks().to_batches(max_chunksize=ARROW_ROWS)
-        if slowest is not None:
-            batch = next(inputs[slowest], None)
-            if batch is None:
-                del read_to[slowest]
-            elif batch.num_rows:
-                table = pa.table(_named(batch, slowest))
-                read_to[slowest] = _times(table)[-1].as_py()
-                rows[slowest] = pa.concat_tables([rows[slowest], table]) if slowest in rows else table
-
-
-def _times(table: pa.Table) -> pa.ChunkedArray:
-    import pyarrow.compute as pc
-
-    return pc.utf8_slice_codeunits(table["token"], 2, 18)
-
-
-def _named(batch: pa.RecordBatch, server: str) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    return batch.append_column(SERVER, pa.array([server] * batch.num_rows, type=pa.string()))
+def _seconds(offset: Offset) -> int:
+    """Return the cluster time of an offset of one server, in seconds."""
+    return ServerOffset.of(offset).token.time.time
