@@ -1,7 +1,8 @@
 """Checks before a job starts: its file, its checkpoint, its tables and the server must belong together.
 
 Each of them records its source, and each table also the job and the sink that fill it. A mismatch is refused here, by
-name and in one line, before Spark is started. Rules:
+name and in one line, before Spark is started. Each check has its message beside it; the lists at the end have their
+order. Rules:
 
 - The checkpoint, the tables and the file name the same collection.
 - A table of a sink that has begun exists as long as the checkpoint does.
@@ -16,8 +17,8 @@ the job begins again with a snapshot, whose tokens are greater than all tokens i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -78,6 +79,19 @@ class CheckedJob:
     sinks: tuple[SinkState, ...]
     notices: tuple[str, ...] = ()
     """Lines for people about changes since the last run."""
+    with_spark: bool = False
+    """Whether Spark runs, so that tables in its catalogs can be read."""
+    histories: Mapping[str, str] = field(default_factory=dict)
+    """The present id of each server's replica set, by the server's name; an id that cannot be read is empty."""
+
+    @property
+    def planned(self) -> bool:
+        """Whether the job has planned a batch."""
+        return self.checkpoint.planned >= 0
+
+    def recording(self, **values: Any) -> CheckedJob:
+        """Return the job with these values in its record."""
+        return replace(self, record=replace(self.record, **values))
 
     def owner_of(self, sink: SinkOptions, collection: str = "") -> TableOwner:
         """Return the owner of the table that the sink fills, or of its table of one `collection` among several."""
@@ -106,102 +120,97 @@ def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
     Raise ServerUnreachable and StoreUnreachable after some seconds. `with_spark`: Spark runs, and tables in its
     catalogs are checked, too.
     """
-    options = job.options
     check_stores(job)
     checkpoint, record = read_checkpoint(job.checkpoint), read_record(job.checkpoint)
     sinks = sink_states(job, with_spark=with_spark)
-    namespace = _namespace(job)
     if record is None or (with_spark and checkpoint.planned < 0 and not record.begun):
         # Without Spark, the tables that name the job as their owner may not have been read.
         record = new_record(job, sinks, record)
-    _check_same_job(job, record, sinks)
-    record = replace(record, name=job.name)
-    if record.namespace != namespace:
-        raise NotOurTable(
-            f"the checkpoint {job.checkpoint} is of {record.namespace or 'the whole deployment'}, and the job's file "
-            f"says {namespace or 'the whole deployment'}: give the job a checkpoint and tables of its own, or begin "
-            "again with `headrace pipeline reset --data`"
-        )
-    _check_same_servers(job, checkpoint)
-    record = _with_pipeline(job, _with_mask(job, record), checkpoint)
-    checked = CheckedJob(job, record, checkpoint, sinks)
-    for state in sinks:
-        owner = checked.owner_of(state.sink, state.collection)
-        check_owner(getattr(state.position, "owner", ""), owner, state.sink)
-        check_there(checked, state)
-        if not state.collection:
-            _check_servers(checked, state)
-            _check_stream(state, options)
-    if checkpoint.committed >= 0:
-        for name in missing_tables(job, record.begun, with_spark=with_spark):
-            raise TableGone(gone_message(name, job.checkpoint))
-    checked = _with_sinks(checked, with_spark=with_spark)
-    with answering(f"at {options.addresses}"):
-        for one in options.servers:
-            check_collection(job, one)
-        histories = {server_name(one.uri): server_history(client_of(one.uri)) for one in options.servers}
-        _check_distinct(job, histories)
-        checked = replace(checked, record=replace(checked.record, histories=_merged(record.histories, histories)))
-        if checkpoint.planned >= 0:
-            _check_history(checked, histories, record.histories)
-            _check_positions(checked)
-        else:
-            _check_order(checked, histories)
-        _check_streams(checked)
-    _check_targets(checked)
+    checked = CheckedJob(job, record, checkpoint, sinks, with_spark=with_spark)
+    for check in _OF_TABLES:
+        checked = check(checked) or checked
+    with answering(f"at {job.options.addresses}"):
+        for check in _OF_SERVERS:
+            checked = check(checked) or checked
     # Not under the timeout: pymongo would send it to the server as the time to wait for an event.
-    owners = [state.owner for state in sinks if state.owner and state.sink.folds and state.exists]
-    record, notices = with_collections(options, checked.record, owners, planned=checkpoint.planned >= 0)
-    checked = replace(checked, record=record, notices=notices)
-    if checkpoint.planned < 0:
-        _check_beginnings(checked)
-    begun = {table_name(state.sink) for state in sinks if state.exists} | set(record.begun)
-    return replace(checked, record=replace(checked.record, begun=tuple(sorted(begun))))
+    for check in _AFTER_SERVERS:
+        checked = check(checked) or checked
+    begun = {table_name(state.sink) for state in sinks if state.exists} | set(checked.record.begun)
+    return checked.recording(begun=tuple(sorted(begun)))
 
 
-def _check_same_job(job: Job, record: JobRecord, sinks: Iterable[SinkState]) -> None:
-    """Raise NotOurTable if the checkpoint's name is that of another job.
+def _check_same_job(checked: CheckedJob) -> CheckedJob:
+    """Raise NotOurTable if the checkpoint's name is that of another job. Record the job's name.
 
     A renamed job is recognized by its tables: the same sinks, or tables that name the job as their owner.
     """
+    job, record = checked.job, checked.record
     same = set(record.sinks) & set(map(table_name, job.sinks))
-    same_tables = not record.sinks or same or any(state.owner and state.owner.job == record.job for state in sinks)
+    owned = any(state.owner and state.owner.job == record.job for state in checked.sinks)
+    same_tables = not record.sinks or same or owned
     if record.name not in {"", job.name} and not (same_tables and record.namespace == _namespace(job)):
         raise NotOurTable(
             f"the checkpoint {job.checkpoint} is another job's: it is of {record.name}, which reads "
             f"{record.namespace or 'the whole deployment'}; give {job.name} a checkpoint of its own"
         )
+    return checked.recording(name=job.name)
 
 
-def _with_mask(job: Job, record: JobRecord) -> JobRecord:
-    """Return the record with the job's mask. Raise NotOurTable if tables of documents were masked in another way."""
+def _check_same_namespace(checked: CheckedJob) -> None:
+    """Raise NotOurTable if the checkpoint is of another collection."""
+    job, before, now = checked.job, checked.record.namespace, _namespace(checked.job)
+    if before != now:
+        raise NotOurTable(
+            f"the checkpoint {job.checkpoint} is of {before or 'the whole deployment'}, and the job's file "
+            f"says {now or 'the whole deployment'}: give the job a checkpoint and tables of its own, or begin "
+            "again with `headrace pipeline reset --data`"
+        )
+
+
+def _check_mask(checked: CheckedJob) -> CheckedJob:
+    """Raise NotOurTable if tables of documents were masked in another way. Record the mask."""
+    job, record = checked.job, checked.record
     mask = job.options.mask.fingerprint if job.options.mask else ""
     if record.begun and record.mask != mask and job.folds:
         raise NotOurTable(
             "the job's mask, or its key, is another one than that of its tables: begin again with "
             "`headrace pipeline reset --data`"
         )
-    return replace(record, mask=mask)
+    return checked.recording(mask=mask)
 
 
-def _with_pipeline(job: Job, record: JobRecord, checkpoint: Checkpoint) -> JobRecord:
-    """Return the record with the job's pipeline. Raise NotOurTable if another pipeline made the tables' rows."""
-    pipeline = pipeline_text(job)
-    if (record.begun or checkpoint.planned >= 0) and record.pipeline not in {"", pipeline}:
+def _check_pipeline(checked: CheckedJob) -> CheckedJob:
+    """Raise NotOurTable if another pipeline made the tables' rows. Record the pipeline."""
+    record, pipeline = checked.record, pipeline_text(checked.job)
+    if (record.begun or checked.planned) and record.pipeline not in {"", pipeline}:
         raise NotOurTable(
             "the job's pipeline is another one than that which made the rows of its tables: begin again with "
             "`headrace pipeline reset --data`, or give the job a checkpoint and tables of its own"
         )
-    return replace(record, pipeline=pipeline)
+    return checked.recording(pipeline=pipeline)
 
 
-def _with_sinks(checked: CheckedJob, *, with_spark: bool) -> CheckedJob:
-    """Record the job's sinks. Raise NotOurTable for a sink whose table no longer fits it.
+def _check_tables(checked: CheckedJob) -> None:
+    """Raise NotOurTable or TableGone if a table is not the one that the job fills."""
+    for state in checked.sinks:
+        owner = checked.owner_of(state.sink, state.collection)
+        check_owner(getattr(state.position, "owner", ""), owner, state.sink)
+        check_there(checked, state)
+        if not state.collection:
+            _check_servers(checked, state)
+            _check_stream(state, checked.job.options)
+    if checked.checkpoint.committed >= 0:
+        for name in missing_tables(checked.job, checked.record.begun, with_spark=checked.with_spark):
+            raise TableGone(gone_message(name, checked.job.checkpoint))
+
+
+def _check_sinks(checked: CheckedJob) -> CheckedJob:
+    """Raise NotOurTable for a sink whose table no longer fits it. Record the job's sinks.
 
     This is a sink that omits other fields than before. It is also a sink that was not in the job at the last start and
     so lacks the rows read until then, unless its table of events begins now or its table was moved.
     """
-    job, before = checked.job, checked.record.sinks
+    job, before, with_spark = checked.job, checked.record.sinks, checked.with_spark
     if not (before or with_spark) and any(sink.in_catalog for sink in job.sinks):
         return checked  # the first record must have all sinks
     sinks: dict[str, str] = {}
@@ -224,7 +233,7 @@ def _with_sinks(checked: CheckedJob, *, with_spark: bool) -> CheckedJob:
                 f"the sink {sink} omits other fields than before, and its table would have both: begin again with "
                 "`headrace pipeline reset --data`"
             )
-    return replace(checked, record=replace(checked.record, sinks=sinks))
+    return checked.recording(sinks=sinks)
 
 
 def problems(job: Job) -> list[str]:
@@ -396,9 +405,9 @@ def _check_stream(state: SinkState, options: SourceOptions) -> None:
         )
 
 
-def _check_same_servers(job: Job, checkpoint: Checkpoint) -> None:
+def _check_same_servers(checked: CheckedJob) -> None:
     """Raise JobError if the checkpoint has a server that the job does not read: servers cannot be removed."""
-    options = job.options
+    job, checkpoint, options = checked.job, checked.checkpoint, checked.job.options
     read = {server_name(one.uri) for one in options.servers} if options.others else {""}
     missing = sorted({position.server for position in server_positions(checkpoint.offset)} - read)
     if missing:
@@ -410,8 +419,19 @@ def _check_same_servers(job: Job, checkpoint: Checkpoint) -> None:
         )
 
 
-def _check_distinct(job: Job, histories: dict[str, str]) -> None:
-    """Raise JobError if two servers have the same history, and so the same documents, or a copy is its own source."""
+def _check_collections(checked: CheckedJob) -> None:
+    """Raise JobError for a namespace that is not a collection, or whose changes are not all events."""
+    for one in checked.job.options.servers:
+        check_collection(checked.job, one)
+
+
+def _check_distinct(checked: CheckedJob) -> CheckedJob:
+    """Raise JobError if two servers have the same history, and so the same documents, or a copy is its own source.
+
+    Note the histories.
+    """
+    job = checked.job
+    histories = {server_name(one.uri): server_history(client_of(one.uri)) for one in job.options.servers}
     by_history: dict[str, str] = {}
     for name, history in histories.items():
         if history and history in by_history:
@@ -422,6 +442,7 @@ def _check_distinct(job: Job, histories: dict[str, str]) -> None:
             history = server_history(client_of(resolved(str(sink.options["uri"]))))
             if history and history in by_history:
                 raise JobError(f"the sink {sink} would write into the source itself, {by_history[history]}")
+    return replace(checked, histories=histories)
 
 
 def _may_follow_itself(options: SourceOptions, sink: SinkOptions) -> bool:
@@ -437,22 +458,22 @@ def _may_follow_itself(options: SourceOptions, sink: SinkOptions) -> bool:
     return any(options.selection.matches((database or one, collection or other)) for one, other in samples)
 
 
-def _merged(before: dict[str, str] | Any, now: dict[str, str]) -> dict[str, str]:
-    return {name: now[name] or before.get(name, "") for name in now}
-
-
-def _check_history(checked: CheckedJob, now: dict[str, str], before: Any) -> None:
-    """Raise HistoryChanged if a server's history differs from the one in the checkpoint or a table."""
+def _check_history(checked: CheckedJob) -> CheckedJob:
+    """Raise HistoryChanged if a server's history differs from the one in the checkpoint or a table. Record it."""
+    before, now = checked.record.histories, checked.histories
     recorded = [before, *(state.owner.histories for state in checked.sinks if state.owner)]
-    for name, history in now.items():
+    for name, history in now.items() if checked.planned else ():
         for each in recorded:
             if history and each.get(name) and each[name] != history:
                 raise HistoryChanged(changed_message(name, each[name], history))
+    return checked.recording(histories={name: now[name] or before.get(name, "") for name in now})
 
 
 def _check_positions(checked: CheckedJob) -> None:
     """Raise PositionLost if the checkpoint's position, or a table's last event, is not in the server's history."""
     options = checked.job.options
+    if not checked.planned:
+        return
     positions = {position.server: position.token for position in server_positions(checked.checkpoint.offset)}
     for one in options.servers:
         name = server_name(one.uri) if options.others else ""
@@ -465,13 +486,13 @@ def _check_positions(checked: CheckedJob) -> None:
             check_event(one, Token(token))
 
 
-def _check_order(checked: CheckedJob, now: dict[str, str]) -> None:
+def _check_order(checked: CheckedJob) -> None:
     """Check that a job that begins reads rows newer than its tables' rows, if these are of another history.
 
     Raise HistoryChanged if only a snapshot could show what still exists, and PositionLost as `wait_until_after` does.
     """
-    options = checked.job.options
-    for state in checked.sinks:
+    options, now = checked.job.options, checked.histories
+    for state in checked.sinks if not checked.planned else ():
         other = [
             name for name, history in now.items()
             if state.owner and history and state.owner.histories.get(name, history) != history
@@ -492,10 +513,17 @@ def _check_order(checked: CheckedJob, now: dict[str, str]) -> None:
             wait_until_after(MongoDBStream(one), token)
 
 
+def _check_identities(checked: CheckedJob) -> CheckedJob:
+    """Raise CollectionReplaced if no event says what became of a collection. Record the present collections."""
+    owners = [state.owner for state in checked.sinks if state.owner and state.sink.folds and state.exists]
+    record, notices = with_collections(checked.job.options, checked.record, owners, planned=checked.planned)
+    return replace(checked, record=record, notices=notices)
+
+
 def _check_beginnings(checked: CheckedJob) -> None:
     """Check each table of state of a job that begins, as `check_beginning` does."""
     options = checked.job.options
-    if options.start.kind == "snapshot" or checked.record.snapshot:
+    if checked.planned or options.start.kind == "snapshot" or checked.record.snapshot:
         return
     for state in checked.sinks:
         if state.sink.folds:
@@ -523,3 +551,25 @@ def _token_of(state: SinkState, server: str) -> str:
     if server and isinstance(position, TablePosition):
         return position.of_server(server).token
     return "" if server else str(position.token)
+
+
+Check = Callable[[CheckedJob], CheckedJob | None]
+"""Raises the error, with its message; returns the job with what the check has found out, if that is recorded."""
+_OF_TABLES: Final[tuple[Check, ...]] = (
+    _check_same_job,
+    _check_same_namespace,
+    _check_same_servers,
+    _check_mask,
+    _check_pipeline,
+    _check_tables,
+    _check_sinks,
+)
+_OF_SERVERS: Final[tuple[Check, ...]] = (
+    _check_collections,
+    _check_distinct,
+    _check_history,
+    _check_positions,
+    _check_order,
+    _check_streams,
+)
+_AFTER_SERVERS: Final[tuple[Check, ...]] = (_check_targets, _check_identities, _check_beginnings)
