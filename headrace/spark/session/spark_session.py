@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.spark.session import class_archive, jvm, source_launcher
+from headrace.spark.session import class_archive, jvm, worker_launcher
 from headrace.spark.session.interrupts import handler_restored, replace_handler
 from headrace.spark.session.java import find_java
 from headrace.spark.session.last_line import say_source_errors_last
@@ -147,7 +147,7 @@ def _start(settings: Mapping[str, str], quick: bool, memory: str, log_level: str
     with jvm.attached(running):
         session = builder.getOrCreate()
     if own_python and settings["spark.master"].startswith("local["):
-        session.sparkContext.pythonExec = source_launcher.program(str(running.scratch), sys.executable)
+        session.sparkContext.pythonExec = worker_launcher.program(str(running.scratch), sys.executable)
     class_archive.make_in_background(find_java())
     return session
 

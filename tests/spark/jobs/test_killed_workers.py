@@ -51,7 +51,7 @@ def command_of(process: str | int) -> bytes:
 
 def workers(session: SparkSession) -> list[int]:
     """The Python processes of this process's Spark; its sources and their host may have another parent."""
-    sources = bytes(Path(session.sparkContext.pythonExec).with_name("sources"))
+    sources = bytes(Path(session.sparkContext.pythonExec).with_name("workers"))
     every = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     found = [each for each in children(os.getpid()) if b"\0-m\0pyspark." in command_of(each)]
     return found + [each for each in every if sources in command_of(each)]

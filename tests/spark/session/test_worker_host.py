@@ -1,4 +1,4 @@
-"""The host of sources: later processes are copies of it in a launcher's surroundings, and end with their launcher."""
+"""The host of Spark's Python processes: later ones are copies of it as of a launcher, and end with their launcher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark.session import jvm, source_launcher
+from headrace.spark.session import jvm, worker_launcher
 from tests.spark.support.processes import children
 from tests.waiting import until
 
@@ -21,8 +21,8 @@ pytestmark = [
 ]
 
 SOURCE = """
-import os, sys, time, pyspark
-print(os.getpid(), os.getcwd(), os.environ["NAME"], __name__, flush=True)
+import os, sys, time
+print(os.getpid(), os.getcwd(), os.environ["NAME"], __name__, sys.argv[1], sys.stdin.readline().strip(), flush=True)
 print("an error", file=sys.stderr, flush=True)
 time.sleep(0 if os.environ["NAME"] == "short" else 600)
 """
@@ -37,23 +37,25 @@ class Session:
         (folder / "a_source.py").write_text(SOURCE)
         self.started: list[subprocess.Popen[str]] = []
 
-    def start(self, name: str, folder: Path | None = None) -> tuple[int, list[str]]:
+    def start(self, name: str, folder: Path | None = None, **environ: str) -> tuple[int, list[str]]:
         """Start a source; return its process and the rest of what it says."""
         path = os.pathsep.join([str(self.folder), *sys.path])
-        launch = [sys.executable, "-IS", source_launcher.__file__, sys.executable]
+        launch = [sys.executable, "-IS", worker_launcher.__file__, sys.executable]
         process = subprocess.Popen(
-            [*launch, str(self.scratch / "sources"), "a_source"],
-            env=os.environ | {"NAME": name, "PYTHONPATH": path}, cwd=folder or self.folder, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [*launch, str(self.scratch / "workers"), "a_source", "an argument"],
+            env=os.environ | {"NAME": name, "PYTHONPATH": path} | environ, cwd=folder or self.folder, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self.started.append(process)
-        assert process.stdout
-        pid, *words = process.stdout.readline().split()
-        return int(pid), words
+        assert process.stdin and process.stdout
+        process.stdin.write("its input\n")
+        process.stdin.flush()
+        pid, *words = process.stdout.readline().split(maxsplit=4)
+        return int(pid), [word.strip() for word in words]
 
     def host(self) -> int:
         """Return the host: the process that the first source has started, when it is ready."""
-        until((self.scratch / "sources").exists)
+        until((self.scratch / "workers").exists)
         return children(self.started[0].pid)[0]
 
     def end(self) -> None:
@@ -81,12 +83,12 @@ def is_running(pid: int) -> bool:
 
 def test_the_second_source_is_a_copy_with_its_own_surroundings(session: Session, tmp_path: Path) -> None:
     first, said = session.start("first")
-    assert first == session.started[0].pid and said == [str(tmp_path), "first", "__main__"]
+    assert first == session.started[0].pid and said == [str(tmp_path), "first", "__main__", "an argument its input"]
     (tmp_path / "other").mkdir()
     session.host()
     for name in ("second", "third"):
         copy, said = session.start(name, tmp_path / "other")
-        assert said == [str(tmp_path / "other"), name, "__main__"]
+        assert said == [str(tmp_path / "other"), name, "__main__", "an argument its input"]
         assert copy in children(session.host())
 
 
@@ -125,16 +127,23 @@ def test_a_source_without_a_host_makes_a_new_one(session: Session) -> None:
     host = session.host()
     os.kill(host, signal.SIGKILL)
     until(lambda: not is_running(host))
-    (session.scratch / "sources").unlink()
+    (session.scratch / "workers").unlink()
     second, _ = session.start("second")
     assert second == session.started[1].pid
-    until((session.scratch / "sources").exists)
+    until((session.scratch / "workers").exists)
     third, _ = session.start("third")
     assert third != session.started[2].pid
 
 
+def test_a_process_that_python_would_begin_otherwise_is_no_copy(session: Session) -> None:
+    session.start("first")
+    session.host()
+    second, _ = session.start("second", OMP_NUM_THREADS="4")
+    assert second == session.started[1].pid
+
+
 def test_every_other_program_of_spark_is_python_itself(tmp_path: Path) -> None:
-    program = source_launcher.program(str(tmp_path), sys.executable)
+    program = worker_launcher.program(str(tmp_path), sys.executable)
     done = subprocess.run(
         [program, "-c", "import sys; print(sys.argv, sys.executable)", "a b"],
         capture_output=True,
@@ -142,7 +151,9 @@ def test_every_other_program_of_spark_is_python_itself(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout.split() == ["['-c',", "'a", "b']", sys.executable]
-    (tmp_path / "sources").mkdir()
-    module = ["-m", source_launcher.MODULE]
-    done = subprocess.run([program, *module], capture_output=True, text=True, check=False)
+    (tmp_path / "lock").touch()
+    module = [program, "-m", "pyspark.sql.worker.create_data_source"]
+    done = subprocess.run(module, capture_output=True, text=True, check=False)
     assert "get_sock_file_to_executor" in done.stderr
+    assert (tmp_path / "workers").is_socket()
+    (tmp_path / "lock").unlink()
