@@ -44,8 +44,6 @@ Keep: TypeAlias = Callable[[list[bytes]], list[bytes]]
 _QUICK_COUNT: Final = 16
 _QUICK_SECONDS: Final = 0.0001
 """A group of values is tested at once if the group before it took no longer than this."""
-_FIELD_COUNT_MAX: Final = 3
-"""The most fields of one condition. Decoding the documents is quicker for more fields."""
 _FLIPPED: Final[dict[MatchType, Callable[[int, int], bool]]] = {
     MatchType.GT: operator.lt, MatchType.GTE: operator.le, MatchType.LT: operator.gt, MatchType.LTE: operator.ge,
 }  # fmt: skip
@@ -82,7 +80,7 @@ Condition: TypeAlias = Callable[[Sequence[bytes]], Sequence[bytes]]
 
 def _condition(node: MatchExpression) -> Condition | None:
     names, is_bounded = node.fields(), _is_bounded(node)
-    if is_bounded is None or not names or len(names) > _FIELD_COUNT_MAX:
+    if is_bounded is None or not names:
         return None
     if len(names) > 1:
         return _of_several(tuple(names), node.compiled(), is_bounded=is_bounded)

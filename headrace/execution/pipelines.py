@@ -36,7 +36,7 @@ from headrace.query.stages.stage import DocumentStage, EqualDocuments
 from headrace.query.stages.unwind import Unwind
 from headrace.time_limit import limited
 from headrace.values.bson import decode, encode_in_order
-from headrace.values.bson.columns import cut_documents
+from headrace.values.bson.columns import cut_documents, decoded
 
 
 def pipeline_context_of(
@@ -49,8 +49,8 @@ def pipeline_context_of(
     def read_collection(other: str | None, coll: str, depth: int) -> Iterator[dict[str, Any]]:
         target, pipeline = resolve(context, f"{other or database}.{coll}")
         if pipeline:
-            return map(decode, run_pipeline_on(context, target, pipeline, {}, request, depth + 1))
-        return map(decode, documents(context, target, {}, None))
+            return decoded(run_pipeline_on(context, target, pipeline, {}, request, depth + 1))
+        return decoded(documents(context, target, {}, None))
 
     def find_equal(other: str | None, coll: str, path: str) -> EqualDocuments | None:
         target, pipeline = resolve(context, f"{other or database}.{coll}")
@@ -114,7 +114,7 @@ def run_pipeline_on(
     if is_plain and not is_marked:
         firsts = first_of_each(context, base, spec, pipeline_context, stages, source.hint)
     if firsts is not None:
-        return map(encoded, run_pipeline(firsts.stages, map(decode, firsts.documents)))
+        return map(encoded, run_pipeline(firsts.stages, decoded(firsts.documents)))
     sort = stages[0] if is_plain and stages and isinstance(stages[0], Sort) else None
     results, plan = in_order(
         context, base, spec, pipeline_context.collation,
@@ -134,7 +134,7 @@ def run_pipeline_on(
     grouped = None if is_marked else _grouped_by_columns(stages, results)
     if grouped is not None:
         return map(encoded, run_pipeline(*grouped))
-    return map(encoded, run_pipeline(stages, map(decode, results)))
+    return map(encoded, run_pipeline(stages, decoded(results)))
 
 
 def _run_of_inputs(
@@ -144,9 +144,7 @@ def _run_of_inputs(
     _, of_views = resolve(context, namespace)
     if any("$_internalUnpackBucket" in stage for stage in of_views):
         raise CommandError(10557301, "$rankFusion and $scoreFusion are unsupported on timeseries collections")
-    return lambda pipeline: map(
-        decode, run_pipeline_on(context, namespace, [*of_views, *pipeline], body, request)
-    )  # fmt: skip
+    return lambda pipeline: decoded(run_pipeline_on(context, namespace, [*of_views, *pipeline], body, request))
 
 
 def with_view(of_views: list[dict[str, Any]], pipeline: list[Any]) -> list[Any]:

@@ -23,7 +23,7 @@ from headrace.query.external_sort import Sorter
 from headrace.query.operation_memory import StageMemory
 from headrace.time_limit import limited
 from headrace.values.bson import MISSING, Missing, decode
-from headrace.values.bson.columns import FIELD_COUNT_MAX, Columns
+from headrace.values.bson.columns import Columns
 from headrace.values.bson.to_string import to_string
 from headrace.values.order import RANKS, Key, number_key, sort_key
 from headrace.values.paths import array_index, split_path
@@ -314,13 +314,11 @@ class SortColumns:
         names = sorted(order.fields())
         self._order = order
         self._key: Callable[[dict[str, Any]], tuple[Any, ...]] = limited(order.merge_key)
-        self._columns = Columns(names) if len(names) <= FIELD_COUNT_MAX else None
+        self._columns = Columns(names)
         self._is_plain = not any("." in path for path, _ in order.paths)
 
     def of(self, documents: Sequence[bytes]) -> Sequence[tuple[Any, ...]]:
         """The key of each document. Raises 2 if paths go through two arrays of a document."""
-        if self._columns is None:
-            return list(map(self._key, map(decode, documents)))
         if self._is_plain and (dates := self._columns.dates(documents)) is not None:
             return [((_DATE_RANK, date),) for date in dates]
         columns = self._columns.values(documents)

@@ -16,6 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from bson import ObjectId
+
 from headrace import limits, turns
 from headrace.changes import apply_ops, plain_events, split
 from headrace.clock import monotonic
@@ -25,7 +27,7 @@ from headrace.cursors import change_cursor, index_scan, row_cursor, text_scan
 from headrace.dispatch import arguments
 from headrace.execution import near_documents, near_rings, plan
 from headrace.execution.planner import choice
-from headrace.execution.writes import changed_documents, matches
+from headrace.execution.writes import changed_documents, matches, output
 from headrace.query import external_sort, operation_memory
 from headrace.query.accumulators import states
 from headrace.query.stages import group, group_columns
@@ -104,15 +106,16 @@ class EndedThread(OwnThread):
 
 @contextmanager
 def conditions(seed: int) -> Iterator[None]:
-    """Run under the limits of a seed, without what differs from run to run: UUIDs, limits in milliseconds, how long a
+    """Run under the limits of a seed, without what differs from run to run: ids, limits in milliseconds, how long a
     step takes, parsed updates. A compaction is never too small to be worth it."""
     wanted = [(limits, name, value) for name, value in {**TIMELESS, **low_limits(seed)}.items()]
     wanted += low_module_limits(seed)
     wanted += [(compaction, "PIECE_COUNT", PIECE_COUNT), (compaction, "OwnThread", EndedThread)]
     wanted += [(changed_documents, "_ROUND_COUNT_MAX", ROUND_COUNT_MAX)]
     wanted += [(sizes, "TARGET", arguments.number("freeSpaceTargetMB", default=0))]
-    before = [(module, name, getattr(module, name)) for module, name, _ in wanted]
     uuid4, random, seconds = uuid.uuid4, Random(seed), turns.monotonic
+    wanted += [(output, "ObjectId", lambda: ObjectId(random.randbytes(12)))]
+    before = [(module, name, getattr(module, name)) for module, name, _ in wanted]
     for module, name, value in wanted:
         setattr(module, name, value)
     update._parsed.clear()  # what is parsed already ticks less often

@@ -22,8 +22,8 @@ from headrace.query.operation_memory import StageMemory
 from headrace.query.stages.group import WATCH_COUNT, Groups, GrowthWatch
 from headrace.query.stages.unwind import Unwind
 from headrace.time_limit import limited
-from headrace.values.bson import MISSING, Missing, decode
-from headrace.values.bson.columns import FIELD_COUNT_MAX, Columns, batches, values_below
+from headrace.values.bson import MISSING, Missing
+from headrace.values.bson.columns import Columns, batches, decoded, values_below
 from headrace.values.order import hash_key
 from headrace.values.paths import get_path
 
@@ -137,7 +137,7 @@ class GroupColumns:
 
     def documents(self, raws: Iterator[bytes]) -> Iterator[Document]:
         """The documents that the group would take if it did not read columns."""
-        documents = map(decode, raws)
+        documents = decoded(raws)
         return documents if self._unwind is None else self._unwind.apply(documents)
 
     def gather(self, documents: Iterator[bytes], groups: Groups, memory: StageMemory) -> Iterator[bytes] | None:
@@ -201,7 +201,7 @@ def _together(hashes: Sequence[Hashable]) -> dict[Hashable, list[int]]:
 
 
 def group_columns(group: Group, unwind: Unwind | None = None) -> GroupColumns | None:
-    """A group, or an unwind and a group, by columns. None if they read many fields or the complete document."""
+    """A group, or an unwind and a group, by columns. None if they read the complete document."""
     if unwind is not None and (len(unwind.path) > 1 or unwind.index_path is not None):
         return None
     if "_id" not in group.spec:
@@ -221,8 +221,6 @@ def group_columns(group: Group, unwind: Unwind | None = None) -> GroupColumns | 
         if fields is None:
             return None
         names |= fields
-    if len(names) > FIELD_COUNT_MAX:
-        return None
     return GroupColumns(
         group, sorted(names), _key_reader(key, group), list(map(_reader, inputs, [group] * len(inputs))), unwind
     )

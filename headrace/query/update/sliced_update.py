@@ -16,8 +16,9 @@ from headrace.errors import CommandError
 from headrace.query.update.update import Diff, Update, UpdateContext
 from headrace.time_limit import limited
 from headrace.values.bson import decode, encode, encode_in_order
-from headrace.values.bson.columns import FIELD_COUNT_MAX, Columns
+from headrace.values.bson.columns import Columns
 
+_FIELD_COUNT_MAX: Final = 4
 _KNOWN_COUNT_MAX: Final = 1024
 _KNOWN_BYTES_MAX: Final = 256
 """The most bytes of fields whose result is cached."""
@@ -103,7 +104,7 @@ _UNKNOWN: Final[Any] = object()
 def sliced_update(update: Update, context: UpdateContext) -> SlicedUpdate | None:
     """The update for raw documents; None if its result depends on more than a few fields."""
     fields = update.fields
-    if not fields or "_id" in fields or len(fields) > FIELD_COUNT_MAX or update.needs_position:
+    if not fields or "_id" in fields or len(fields) > _FIELD_COUNT_MAX or update.needs_position:
         return None
     return SlicedUpdate(update, context, fields)
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import bson
-
 from headrace import limits
 from headrace.store.indexes.field_keys import Encoders
 from headrace.store.indexes.index_keys import INVERTED, KeyMaker, PlainField
-from headrace.values.bson import MISSING, OPTIONS
-from headrace.values.bson.columns import FIELD_COUNT_MAX
+from headrace.values.bson import MISSING
+from headrace.values.bson.codec import decode_many
 from headrace.values.keystring import END
 
 NO_KEY: Final = b""
@@ -35,16 +33,13 @@ def plain_keys(maker: KeyMaker, documents: Sequence[bytes]) -> list[bytes | None
     if not size or size > size_max:
         return [None] * len(documents)
     decoded: list[dict[str, Any]]
-    if covers is None and len(maker.columns.names) <= FIELD_COUNT_MAX:
+    if covers is None:
         columns, field = maker.columns.values(documents), fields[0]
         if len(fields) == 1 and len(field.path) == 1 and not (field.descending or sparse):
             return _keys_of_one_name(prefix, field.encoders, columns[field.path[0]])
         decoded = [dict(zip(columns, row)) for row in zip(*columns.values())]
     else:
-        data = b"".join(documents)
-        if b"$ref\0" in data:
-            return [None] * len(documents)
-        decoded = bson.decode_all(data, OPTIONS)
+        decoded = decode_many(documents)
     return [
         NO_KEY if covers is not None and not covers(document) else _key(prefix, fields, document, sparse=sparse)
         for document in decoded

@@ -24,12 +24,10 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import pcre2
 
 from headrace import limits
-from headrace.values.bson.codec import decode
+from headrace.values.bson.codec import decode, decode_many
 from headrace.values.bson.elements import COUNTED, FIXED, find_element, iter_elements
 from headrace.values.bson.value_types import MISSING
 
-FIELD_COUNT_MAX: Final = 4
-"""Fields to read. Decoding the documents is quicker for more fields."""
 BATCH_COUNT: Final = 256
 """Documents whose columns are read at once."""
 _SAMPLE_COUNT: Final = 32
@@ -225,7 +223,7 @@ class Columns:
         """The values of the documents by name. Raises `bson.InvalidBSON` for malformed documents, but not for all."""
         columns: dict[str, list[Any]] = {name: [] for name in self.names}
         for run, found in self._runs(documents, _Shape.values) if columns else ():
-            decoded = list(map(decode, run)) if found is None else []
+            decoded = decode_many(run) if found is None else []
             for name, column in columns.items():
                 if found is None:
                     column += [document.get(name, MISSING) for document in decoded]
@@ -362,15 +360,18 @@ def growing_batches(documents: Iterator[bytes], count: int = 1) -> Iterator[Sequ
         yield batch
 
 
+def decoded(documents: Iterator[bytes]) -> Iterator[dict[str, Any]]:
+    """The documents, decoded in batches. A batch may be read before its first document is taken."""
+    for batch in growing_batches(documents):
+        yield from decode_many(batch)
+
+
 def cut_documents(
     documents: Iterator[bytes], names: Iterable[str], otherwise: Callable[[bytes], bytes]
 ) -> Iterator[bytes]:  # fmt: skip
     """The documents reduced to these top-level fields, in their order. `otherwise` reduces the documents that columns
     cannot."""
     columns = Columns(names)
-    if len(columns.names) > FIELD_COUNT_MAX:
-        yield from map(otherwise, documents)
-        return
     for batch in growing_batches(documents):
         made = columns.cut(batch)
         if None in made:
