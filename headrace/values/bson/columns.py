@@ -30,6 +30,8 @@ from headrace.values.bson.value_types import MISSING
 
 BATCH_COUNT: Final = 256
 """Documents whose columns are read at once."""
+_DECODED_COUNT_MAX: Final = 16
+"""Documents that are decoded at once for stages that read them one by one."""
 _SAMPLE_COUNT: Final = 32
 """Documents from which a pattern is made."""
 _SHAPE_COUNT_MAX: Final = 4
@@ -344,9 +346,11 @@ def batches(documents: Iterator[bytes]) -> Iterator[Sequence[bytes]]:
     yield from small_batches(batch)
 
 
-def growing_batches(documents: Iterator[bytes], count: int = 1) -> Iterator[Sequence[bytes]]:
-    """Like `batches`, but the first has at most `count` documents and each next one twice as many. So few documents are
-    read if the caller stops early."""
+def growing_batches(
+    documents: Iterator[bytes], count: int = 1, count_max: int | None = None
+) -> Iterator[Sequence[bytes]]:
+    """Like `batches`, but the first has at most `count` documents and each next one twice as many, up to `count_max`.
+    So few documents are read if the caller stops early."""
     batch: list[bytes] = []
     size = 0
     for document in documents:
@@ -354,15 +358,15 @@ def growing_batches(documents: Iterator[bytes], count: int = 1) -> Iterator[Sequ
         size += len(document)
         if size >= limits.COLUMN_BYTES or len(batch) >= count:
             yield batch
-            count = min(2 * count, BATCH_COUNT)
+            count = min(2 * count, count_max or BATCH_COUNT)
             batch, size = [], 0
     if batch:
         yield batch
 
 
 def decoded(documents: Iterator[bytes]) -> Iterator[dict[str, Any]]:
-    """The documents, decoded in batches. A batch may be read before its first document is taken."""
-    for batch in growing_batches(documents):
+    """The documents, decoded in batches: small ones, as a cursor may hold one for long."""
+    for batch in growing_batches(documents, count_max=_DECODED_COUNT_MAX):
         yield from decode_many(batch)
 
 
