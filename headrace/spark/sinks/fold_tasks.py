@@ -34,7 +34,7 @@ from headrace.spark.tables.delta_files import WrittenFile
 from headrace.spark.tables.document_files import DocumentFile, DocumentFiles
 from headrace.spark.tables.fold import MirrorDiverged, MirrorState, document_keys, fold, key_of, keys_to_read
 from headrace.spark.tables.history_table import table_of, version_texts, versions_by_key, without_versions
-from headrace.spark.tables.mirror_table import stored_rows, upserted
+from headrace.spark.tables.mirror_table import stored_rows
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.staged_files import read_staged
 from headrace.spark.tables.typed.table_schema import SchemaChange
@@ -65,7 +65,7 @@ def mirror_folded(state: MirrorState, rows: list[Row], stored: Stored, prefix: s
     """Fold rows into a mirror in this state, as `tables/fold.py` does; see `Fold`."""
     changes = fold(rows, state, stored_rows(stored(keys_to_read(rows))))
     remaining = partial(changes.remaining, prefix=prefix)
-    return FoldedRows(changes.state.token, changes.event_count, upserted(changes), remaining)
+    return FoldedRows(changes.state.token, changes.event_count, changes.rows(), remaining)
 
 
 def history_folded(progress: Progress, policy: str, rows: list[Row], stored: Stored, prefix: str) -> FoldedRows:

@@ -39,11 +39,11 @@ from headrace.spark.sinks.fold_tasks import Fold, FoldTask, history_folded, is_c
 from headrace.spark.sinks.log_sink import checked_writers
 from headrace.spark.sinks.table_sink import TableSink, slot_count
 from headrace.spark.tables.delta_documents import DeltaDocuments
-from headrace.spark.tables.delta_mirror import DeltaMirror
+from headrace.spark.tables.delta_table import delta_history, delta_mirror
 from headrace.spark.tables.document_files import Slots
 from headrace.spark.tables.fold import MirrorState, document_keys, fold_servers, key_of, server_keys_to_read
-from headrace.spark.tables.history_table import HistoryTable, VersionTable
-from headrace.spark.tables.mirror_table import MirrorTable, open_mirror_table
+from headrace.spark.tables.history_table import HISTORY, HistoryChanges, VersionTable
+from headrace.spark.tables.mirror_table import MIRROR, MirrorTable, open_mirror_table
 from headrace.spark.tables.position import TablePosition, check_not_gone, check_servers, checked_policy
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.sql.sql_mirror import SqlMirror
@@ -233,21 +233,21 @@ def mirror_sink(
     typed: TypedOptions | None = None, using: str = "", writers: str = "tasks",
 ) -> MirrorSink:  # fmt: skip
     """Return the sink whose table is at `path`; the first batch creates it. For `buckets` see
-    `delta_mirror.DeltaMirror`.
+    `delta_table.delta_mirror`.
 
     A `table` with a dot is a table of one of Spark's catalogs, in the format `using` (`tables/catalog/`); `path` is
     then empty. A table with typed columns is a Delta table with a path. For `writers` see `log_sink.checked_writers`.
     """
     if "." not in table:
         shared = checked_writers(writers) == "tasks"
-        opened = DeltaMirror(path, buckets, typed) if typed else open_mirror_table(path, table, buckets=buckets)
+        opened = delta_mirror(path, buckets, typed) if typed else open_mirror_table(path, table, buckets=buckets)
         return MirrorSink(opened, policy, several=True, shared=shared)
     from headrace.spark.session import get_session
-    from headrace.spark.tables.catalog.catalog_table import CatalogMirror
+    from headrace.spark.tables.catalog.catalog_table import CatalogDocumentTable
 
     if buckets or path:
         raise ValueError(f"a table of Spark's catalogs, {table}, has neither a path nor buckets of ours")
-    return MirrorSink(CatalogMirror(table, get_session, using), policy, several=True)
+    return MirrorSink(CatalogDocumentTable(MIRROR, table, get_session, using), policy, several=True)
 
 
 class MirrorSink(FoldingSink):
@@ -331,14 +331,14 @@ class HistorySink(FoldingSink):
     def _apply_rows(self, rows: list[Row], query: str, batch: int, state: Progress) -> tuple[Progress, int]:
         after, changed, count = self._changes(rows, state)
         after = self._after(after, query, batch)
-        self.table.commit(changed, after)
+        self.table.commit(HistoryChanges(after, changed))
         return after, count
 
     def _changes(self, rows: list[Row], before: Progress) -> tuple[Progress, list[DocumentVersion], int]:
         """Return the progress after the rows, the versions that they change, and the number of new events."""
         each = rows_by_server(rows)
         keys = {server_key(server, key) for server, some in each.items() for key in document_keys(some)}
-        opened = self.table.current(keys | self._leftover_keys.same_as(rows, before))
+        opened = self.table.rows(keys | self._leftover_keys.same_as(rows, before))
         after, changed, count = before, list[DocumentVersion](), 0
         for server, some in each.items():
             current = of_server(server, opened) if server else opened
@@ -354,17 +354,17 @@ class HistorySink(FoldingSink):
         """Return a function that reads the valid versions of the server's documents, by `_id` alone; see
         `VersionChanges`."""
         if not server:
-            return partial(self.table.current, None)
-        return lambda before: _renamed(of_server(server, self.table.current(None, before)))
+            return partial(self.table.rows, None)
+        return lambda before: _renamed(of_server(server, self.table.rows(None, before)))
 
 
 def _opened(path: str | Path, typed: TypedOptions | None, table: str, using: str) -> VersionTable:
     if "." not in table:
-        return HistoryTable(path, typed)
+        return delta_history(path, typed)
     from headrace.spark.session import get_session
-    from headrace.spark.tables.catalog.catalog_table import CatalogHistory
+    from headrace.spark.tables.catalog.catalog_table import CatalogDocumentTable
 
-    return CatalogHistory(table, get_session, using)
+    return CatalogDocumentTable(HISTORY, table, get_session, using)
 
 
 def _renamed(versions: OpenVersions) -> OpenVersions:

@@ -217,4 +217,4 @@ def _reached(sink: HistorySink | MirrorSink | PerCollectionSink, row: Row) -> st
         assert row.database
         assert row.collection
         return sink.reached((row.database, row.collection))
-    return sink.table.position().of_server(row.server).token
+    return str(sink.table.position().of_server(row.server).token)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
@@ -34,8 +34,9 @@ from headrace.spark.tables.delta_files import (
 )
 from headrace.spark.tables.document_codec import DocumentCodec, EncodedRows
 from headrace.spark.tables.document_files import DocumentFile, DocumentFiles, Slots
+from headrace.spark.tables.document_table import Position
 from headrace.spark.tables.mirror_table import key_texts
-from headrace.spark.tables.position import STATE_KEY, NotAMirror, TablePosition
+from headrace.spark.tables.position import STATE_KEY, NotAMirror
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.tables.typed.table_schema import (
     SchemaChange,
@@ -45,7 +46,6 @@ from headrace.spark.tables.typed.table_schema import (
     commit_metadata,
 )
 
-Position = TypeVar("Position", bound=TablePosition)
 Reshape = Callable[[pa.Table], pa.Table]
 _JOIN_ALL_COMMITS: Final = 2500
 """The number of commits after which joined files are joined, too."""

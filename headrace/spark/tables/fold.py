@@ -119,7 +119,25 @@ class MirrorChanges:
     @property
     def has_rows(self) -> bool:
         """Whether rows are added, changed or removed."""
-        return bool(self.upserts or self.deletes or self.stale_before or self.stale_of_servers)
+        return bool(self.upserts or self.deletes or self.stale)
+
+    @property
+    def stale(self) -> dict[str, str]:
+        """See `document_table.TableChanges`."""
+        return self.stale_of_servers | ({"": self.stale_before} if self.stale_before else {})
+
+    @property
+    def keys(self) -> list[str] | None:
+        """The keys whose rows change; None: any row may change."""
+        return None if self.stale else [*self.upserts, *self.deletes]
+
+    def rows(self) -> pa.Table:
+        """Return the new and changed rows."""
+        return _rows(self.upserts.items(), servers=bool(self.state.servers))
+
+    def deleted(self) -> pa.Table:
+        """Return the rows to delete, with their keys only; the other columns are empty texts."""
+        return _rows(((key, MirrorRow("", "")) for key in sorted(self.deletes)), servers=bool(self.state.servers))
 
     def remaining(self, rows: pa.Table, prefix: str = "") -> pa.Table:
         """Return the rows of the mirror that stay unchanged. The names of its columns begin with `prefix`."""
@@ -133,11 +151,28 @@ class MirrorChanges:
             changed[server].append(text)
         stays = None
         for server, texts in changed.items():
-            stale = self.stale_of_servers.get(server, "") if server else self.stale_before
+            stale = self.stale.get(server, "")
             gone = pc.or_(pc.less(tokens, stale), pc.is_in(keys, pa.array(texts, pa.string())))
             gone = pc.and_(gone, pc.equal(rows.column(f"{prefix}{SERVER}"), server)) if server else gone
             stays = pc.invert(gone) if stays is None else pc.and_not(stays, gone)
         return rows.filter(stays)
+
+
+def mirror_schema(*, servers: bool = False) -> pa.Schema:
+    """Return the columns of every mirror. `servers`: with the column of the server."""
+    import pyarrow as pa
+
+    names = [*([SERVER] if servers else []), "_id", "document", "token"]
+    return pa.schema([pa.field(name, pa.string(), nullable=False) for name in names])
+
+
+def _rows(by_key: Iterable[tuple[str, MirrorRow]], *, servers: bool) -> pa.Table:
+    import pyarrow as pa
+
+    rows = [(*split_server_key(key), row.document, row.token) for key, row in by_key]
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], [], []]
+    arrays = [pa.array(column, pa.string()) for column in (columns if servers else columns[1:])]
+    return pa.table(arrays, schema=mirror_schema(servers=servers))
 
 
 def document_keys(rows: Iterable[Row]) -> set[str]:

@@ -1,4 +1,4 @@
-"""A Delta table of every version of every document, with the tokens and times between which it was valid.
+"""The rows of a history: every version of every document, with the tokens and times between which it was valid.
 
     _id, document         the key and the document, canonical Extended JSON
     token, until          valid from this token up to that one, exclusive; null if still valid
@@ -13,26 +13,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from headrace.spark.rows.events import SERVER
 from headrace.spark.rows.key_identity import server_key, split_server_key
 from headrace.spark.rows.tokens import Token
-from headrace.spark.tables.delta_documents import DeltaDocuments
-from headrace.spark.tables.delta_files import StoredFile, note, stored_files
-from headrace.spark.tables.document_codec import DocumentCodec, TypedCodec
-from headrace.spark.tables.document_files import DocumentFiles, Slots
-from headrace.spark.tables.mirror_table import keys_condition
+from headrace.spark.tables.document_table import DocumentTable, TableKind
 from headrace.spark.tables.progress import Progress
-from headrace.spark.tables.table_location import location_of
-from headrace.spark.tables.typed.table_schema import SchemaChange, TypedOptions
 from headrace.spark.tables.versions import DocumentVersion
 
 SCHEMA: Final = pa.schema(
@@ -53,90 +45,7 @@ SCHEMA_OF_SERVERS: Final = pa.schema([*SCHEMA, pa.field(SERVER, pa.string(), nul
 CURRENT: Final = "current"
 
 
-class VersionTable(Protocol):
-    """The versions, and the progress in the same commit. It has one writer at a time."""
-
-    def position(self) -> Progress:
-        """Return the last committed position; `Progress()` if the table does not exist. Raise NotAMirror."""
-
-    def current(self, keys: Iterable[str] | None = None, confirmed_before: str = "") -> dict[str, DocumentVersion]:
-        """Return the valid versions by key: all, or only those of `keys`, or only those last confirmed before a token.
-
-        With several servers the keys are the keys of `rows/key_identity.py`.
-        """
-
-    def read_keys(self) -> Iterator[str]:
-        """Yield the keys of the valid versions."""
-
-    def commit(self, changed: list[DocumentVersion], progress: Progress) -> None:
-        """Write new and changed versions and store the progress, durably: both or neither."""
-
-    def read(self) -> pa.Table:
-        """Return all versions, in any order."""
-
-
-class HistoryTable(DeltaDocuments[Progress]):
-    """See `VersionTable`. `typed`: documents are typed columns; the other columns get the prefix `_`, and `_id` is
-    `_key`."""
-
-    def __init__(self, path: str | Path, typed: TypedOptions | None = None) -> None:
-        location = location_of(path)
-        codec = TypedCodec(typed, f"history {location}") if typed else DocumentCodec()
-        super().__init__(Progress, location, codec, CURRENT)
-
-    def current(self, keys: Iterable[str] | None = None, confirmed_before: str = "") -> dict[str, DocumentVersion]:
-        wanted = None if keys is None else set(keys)
-        table = None if wanted is not None and not wanted else self._open_table.now()
-        files = self._files(table, current=True) if table is not None else []
-        if table is None or not files:
-            return {}
-        names = VERSION_NAMES + ([SERVER] if self.of_servers(table) else [])
-        schema = pa.schema([SCHEMA_OF_SERVERS.field(name) for name in names])
-        condition = keys_condition(self.codec.name("_id"), wanted)
-        if confirmed_before:
-            condition = pc.field(self.codec.name("confirmed")).cast(pa.large_string()) < confirmed_before
-        rows = self.read_rows(table, files, schema, condition)
-        return versions_by_key(rows, wanted)
-
-    def read_keys(self) -> Iterator[str]:
-        table = self._open_table.now()
-        if table is not None:
-            yield from self.keys_in(table, self._files(table, current=True))
-
-    def commit(self, changed: list[DocumentVersion], progress: Progress) -> None:
-        table, servers = self._open_table.now(), bool(progress.servers)
-        rows = self.codec.encoded(table_of(changed, servers=servers), self.columns(table))
-        properties = self.properties(progress, rows.metadata)
-        if table is None:
-            self.write(rows.table, properties)
-        elif not changed and rows.change is not SchemaChange.REWRITTEN:
-            note(table, properties)
-        else:
-            files = self._files(table, current=True)
-            changing = version_texts(rows.table, self.codec.prefix)
-            self.replace(table, rows, files, lambda old: without_versions(old, changing, self.codec.prefix), properties)
-        self.codec.committed(rows)
-
-    def read(self) -> pa.Table:
-        table = self._open_table.now()
-        assert table is not None
-        schema = SCHEMA_OF_SERVERS if self.of_servers(table) else SCHEMA
-        pieces = [schema.empty_table()]
-        for current in (False, True):
-            if files := self._files(table, current=current):
-                rows = self.read_rows(table, files, _in_files(schema))
-                flags = pa.array([current] * rows.num_rows, pa.bool_())
-                pieces.append(rows.append_column(schema.field(CURRENT), flags).select(schema.names))
-        return pa.concat_tables(pieces)
-
-    def files(self, slots: Slots) -> DocumentFiles | None:
-        return self.files_for(slots, SCHEMA, (self.codec.name(CURRENT), True))
-
-    def _files(self, table: DeltaTable, *, current: bool) -> list[StoredFile]:
-        return [file for file in stored_files(table) if file.values[self.codec.name(CURRENT)] == current]
-
-
-VERSION_NAMES: Final = ["_id", "document", "token", "operationType", "confirmed"]
+VERSION_NAMES: Final = ("_id", "document", "token", "operationType", "confirmed")
 """The columns of a valid version, in the order of `DocumentVersion`."""
 
 
@@ -183,9 +92,46 @@ def without_versions(rows: pa.Table, changing: pa.ChunkedArray, prefix: str) -> 
     return rows.filter(pc.invert(gone))
 
 
-def _in_files(schema: pa.Schema) -> pa.Schema:
-    """Return the schema without the column that partitions the table."""
-    return schema.remove(schema.get_field_index(CURRENT))
+class HistoryChanges:
+    """See `document_table.TableChanges`: new and changed versions."""
+
+    clear, keys = False, None
+    stale: Mapping[str, str] = {}
+
+    def __init__(self, state: Progress, changed: Iterable[DocumentVersion]) -> None:
+        self.state = state
+        self._rows = table_of(changed, servers=bool(state.servers))
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether versions are added or changed."""
+        return bool(self._rows.num_rows)
+
+    def rows(self) -> pa.Table:
+        """Return the new and changed versions."""
+        return self._rows
+
+    def deleted(self) -> pa.Table:
+        """Return no rows: versions are not deleted."""
+        return self._rows.slice(0, 0)
+
+    def remaining(self, rows: pa.Table, prefix: str = "") -> pa.Table:
+        """Return the versions that stay unchanged. The names of the columns begin with `prefix`."""
+        return without_versions(rows, version_texts(self._rows, ""), prefix)
+
+
+class VersionTable(DocumentTable[HistoryChanges], Protocol):
+    """A history's table."""
+
+    def rows(self, keys: Iterable[str] | None = None, confirmed_before: str = "") -> dict[str, DocumentVersion]:
+        """Return the valid versions by key: all, or those of `keys`, or those last confirmed before a token."""
+
+
+def _schema(*, servers: bool = False) -> pa.Schema:
+    return SCHEMA_OF_SERVERS if servers else SCHEMA
+
+
+HISTORY: Final = TableKind("history", Progress, _schema, VERSION_NAMES, ("_id", "token"), versions_by_key, CURRENT)
 
 
 def _time(token: str | None) -> datetime | None:

@@ -1,4 +1,4 @@
-"""The interface of a table that holds a mirror, and its two kinds: Delta and Parquet.
+"""The rows of a mirror, and its table of one file.
 
 The columns are `_id` (the key as canonical Extended JSON), `document` (the document as the same) and `token` (the
 resume token at which the document is true). With several servers the first column is `server`. The mirror's state is
@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from headrace.durable_files import replace_file
 from headrace.spark.rows.events import SERVER
 from headrace.spark.rows.key_identity import server_key, split_server_key
-from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
+from headrace.spark.tables.document_table import DocumentTable, ReadTable, TableChanges, TableKind
+from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState, mirror_schema
 from headrace.spark.tables.position import STATE_KEY, NotAMirror
 from headrace.spark.tables.table_location import local_folder
 
@@ -27,95 +28,32 @@ class TableGone(RuntimeError):
     """The table is missing, although the job's checkpoint or the sink's own position says that it was begun."""
 
 
-class ReadMirror(Protocol):
+class ReadMirror(ReadTable, Protocol):
     """The content of a mirror, for a comparison."""
 
-    def position(self) -> MirrorState:
-        """Return the last committed position; `MirrorState()` if there is no table. Raise NotAMirror, TableGone."""
-
-    def read(self) -> pa.Table:
-        """Return all rows, in any order."""
+    def position(self) -> MirrorState: ...
 
 
-class MirrorTable(ReadMirror, Protocol):
-    """A mirror's rows and its state. One writer at a time."""
-
-    def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
-        """Return the mirror's rows with these keys; `keys` may have others."""
-
-    def read_keys(self) -> Iterator[str]:
-        """Yield the keys of all rows; none if the table itself compares keys as MongoDB does."""
-
-    def commit(self, changes: MirrorChanges) -> None:
-        """Make the changes and store the state, durably; if interrupted, both or neither."""
+MirrorTable = DocumentTable[MirrorChanges]
 
 
 def open_mirror_table(path: str | Path, kind: str = "delta", *, buckets: int = 0) -> MirrorTable:
     """Return the mirror's table at `path`: `delta` (in `buckets`, if any) or `parquet`. Its first commit creates it."""
-    from headrace.spark.tables.delta_mirror import DeltaMirror
+    from headrace.spark.tables.delta_table import delta_mirror
 
     if kind not in KINDS:
         raise ValueError(f"a mirror's table is one of {', '.join(KINDS)}, not {kind!r}")
     if kind == "parquet" and buckets:
         raise ValueError("a mirror of kind parquet is one file: it has no buckets")
-    return ParquetMirror(path) if kind == "parquet" else DeltaMirror(path, buckets)
+    return ParquetMirror(path) if kind == "parquet" else delta_mirror(path, buckets)
 
 
 KINDS: Final = ("delta", "parquet")
 
 
-def schema(*, servers: bool = False) -> pa.Schema:
-    """Return the columns of every mirror. `servers`: with the column of the server."""
-    names = names_of([SERVER] if servers else [])
-    return pa.schema([pa.field(name, pa.string(), nullable=False) for name in names])
-
-
 def names_of(columns: Iterable[str]) -> list[str]:
     """Return which of a table's columns belong to its mirror."""
     return [*([SERVER] if SERVER in columns else []), "_id", "document", "token"]
-
-
-def upserted(changes: MirrorChanges) -> pa.Table:
-    """Return the new and changed rows as a table."""
-    stored = changes.upserts.values()
-    columns = [*_keys(changes, changes.upserts), [row.document for row in stored], [row.token for row in stored]]
-    wanted = schema(servers=bool(changes.state.servers))
-    return pa.table([pa.array(column, pa.string()) for column in columns], schema=wanted)
-
-
-def merged_rows(changes: MirrorChanges) -> pa.Table:
-    """Return the rows to merge; the column `gone` marks those to delete."""
-    new = upserted(changes)
-    gone = sorted(changes.deletes)
-    blank = [""] * len(gone)
-    columns = [*_keys(changes, gone), blank, blank]
-    old = pa.table([pa.array(column, pa.string()) for column in columns], schema=new.schema)
-    flags = pa.array([False] * len(new) + [True] * len(gone), pa.bool_())
-    return pa.concat_tables([new, old]).append_column("gone", flags)
-
-
-def _keys(changes: MirrorChanges, keys: Iterable[str]) -> list[list[str]]:
-    """Return the columns of the keys; with several servers the first is the column of the servers."""
-    if not changes.state.servers:
-        return [list(keys)]
-    split = [split_server_key(key) for key in keys]
-    return [[server for server, _ in split], [key for _, key in split]]
-
-
-def same_key(changes: MirrorChanges) -> str:
-    """Return the SQL condition that a row `target` and a row `new` have the same document."""
-    return "target._id = new._id" + (f" and target.{SERVER} = new.{SERVER}" if changes.state.servers else "")
-
-
-def stale_condition(changes: MirrorChanges) -> str:
-    """Return the SQL condition for stale rows `target`, which are removed; empty if none are."""
-    if changes.stale_before:
-        return f"target.token < '{changes.stale_before}'"
-    each = [
-        f"(target.{SERVER} = '{server}' and target.token < '{before}')"
-        for server, before in changes.stale_of_servers.items()
-    ]
-    return " or ".join(each)
 
 
 def stored_rows(table: pa.Table) -> dict[str, MirrorRow]:
@@ -128,10 +66,13 @@ def stored_rows(table: pa.Table) -> dict[str, MirrorRow]:
     return {key: MirrorRow(document, token) for key, document, token in zip(*columns, strict=True)}
 
 
-def stored_rows_of(table: pa.Table, keys: Iterable[str]) -> dict[str, MirrorRow]:
-    """Return a mirror's rows with these keys, where `table` may also have rows of other servers."""
-    wanted, rows = set(keys), stored_rows(table)
-    return {key: row for key, row in rows.items() if key in wanted}
+def stored_rows_of(table: pa.Table, keys: set[str] | None) -> dict[str, MirrorRow]:
+    """Return a mirror's rows with these keys (None: all), where `table` may also have rows of other servers."""
+    rows = stored_rows(table)
+    return rows if keys is None else {key: row for key, row in rows.items() if key in keys}
+
+
+MIRROR: Final = TableKind("mirror", MirrorState, mirror_schema, ("_id", "document", "token"), ("_id",), stored_rows_of)
 
 
 def key_texts(rows: pa.Table | pa.RecordBatch) -> Iterator[str]:
@@ -177,22 +118,20 @@ class ParquetMirror:
             raise NotAMirror(f"{self._file} was not written by a mirror")
         return MirrorState.of(metadata[STATE_KEY.encode()].decode())
 
-    def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
-        wanted = list(keys)
-        if not self._file.exists() or not wanted:
+    def rows(self, keys: Iterable[str] | None = None) -> dict[str, MirrorRow]:
+        wanted = None if keys is None else set(keys)
+        if not self._file.exists() or wanted == set():
             return {}
-        table = self.read()
-        return stored_rows_of(
-            table.filter(pc.is_in(table.column("_id"), pa.array(id_texts(wanted), pa.string()))), wanted
-        )
+        rows, condition = self.read(), keys_condition("_id", wanted)
+        return stored_rows_of(rows if condition is None else rows.filter(condition), wanted)
 
     def read_keys(self) -> Iterator[str]:
         if self._file.exists():
             names = [name for name in pq.read_schema(self._file).names if name in {SERVER, "_id"}]
             yield from key_texts(pq.read_table(self._file, columns=names, partitioning=None))
 
-    def commit(self, changes: MirrorChanges) -> None:
-        table = upserted(changes)
+    def commit(self, changes: TableChanges) -> None:
+        table = changes.rows()
         if not changes.clear and self._file.exists():
             table = pa.concat_tables([changes.remaining(self.read()), table])
         self._path.mkdir(parents=True, exist_ok=True)
@@ -204,4 +143,4 @@ class ParquetMirror:
     def read(self) -> pa.Table:
         rows = pq.read_table(self._file, partitioning=None)
         names = names_of(rows.column_names)
-        return rows.select(names).cast(schema(servers=SERVER in names))
+        return rows.select(names).cast(mirror_schema(servers=SERVER in names))

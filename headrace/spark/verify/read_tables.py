@@ -53,7 +53,7 @@ def current_versions(history: VersionTable, server: str = "") -> ReadTable:
         return MirrorState(progress.token, progress.ended, query=progress.query, batch=progress.batch)
 
     def read() -> pa.Table:
-        versions = of_server(server, history.current()) if server else history.current()
+        versions = of_server(server, history.rows()) if server else history.rows()
         return _table((key, version.document, version.confirmed) for key, version in versions.items())
 
     return ReadTable(state, read)

@@ -24,7 +24,7 @@ from headrace.spark.jobs.runner import reset_job
 from headrace.spark.jobs.start_checks import begin, problems
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.log_sink import LogSink
-from headrace.spark.tables.history_table import HistoryTable
+from headrace.spark.tables.delta_table import delta_history
 from headrace.spark.tables.table_location import StoreUnreachable, location_of
 from tests.spark.support.object_store import ObjectStore
 from tests.spark.support.pruning import prune_to
@@ -95,7 +95,7 @@ def test_tasks_write_to_a_store_and_what_they_wrote_is_an_archive(tmp_path: Path
         folded = job_of(tmp_path, "folded", server.uri, FOLDED, 'archive = "s3://tables/shop/changes"')
         run(tmp_path, "folded")
         assert [each.equal for each in verify_job(folded)] == [True, True]
-        versions = HistoryTable("s3a://tables/shop/history").read().to_pylist()
+        versions = delta_history("s3a://tables/shop/history").read().to_pylist()
         first = {row["token"] for row in versions if row["operationType"] == "snapshot"}
         # They are as they were when the archive ended, at the mark behind that entry; the server's would be later.
         assert len(first) == 1 and Token(first.pop()).time <= Timestamp(last.time, last.inc + 1)

@@ -119,7 +119,7 @@ def test_a_crash_between_two_tables_repeats_what_is_missing(tmp_path: Path, kind
         if kind == "mirror":
             assert {key: one.document for key, one in stored_rows(table.table.read()).items()} == expected
         elif kind == "history":
-            assert {key: version.document for key, version in table.table.current().items()} == expected
+            assert {key: version.document for key, version in table.table.rows().items()} == expected
         else:
             assert sorted(table.table.read()["token"].to_pylist()) == events[name]
 

@@ -72,7 +72,7 @@ class Guarded:
 
     def documents(self) -> list[str]:
         if self.history:
-            return sorted(version.document for version in self.inner().table.current().values())
+            return sorted(version.document for version in self.inner().table.rows().values())
         return sorted(self.inner().table.read().column("document").to_pylist())
 
     def refused(self) -> list[str]:

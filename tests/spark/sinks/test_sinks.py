@@ -368,7 +368,7 @@ def test_a_new_snapshot_behind_a_gap_brings_the_state_up(target: Target) -> None
         target.open().apply(batch)
     if target.history:
         sink: Any = target.open()
-        current = sink.table.current()
+        current = sink.table.rows()
         assert {key: version.document for key, version in current.items()} == changes.contents()
     else:
         check(target, changes)
@@ -417,13 +417,13 @@ def test_with_the_policy_keep_what_a_drop_took_away_stays(target: Target) -> Non
     for batch in batches(changes.row_batches[: dropped + 1]):
         target.open("keep").apply(batch)
     sink: Any = target.open()
-    count = len(sink.table.current()) if target.history else len(target.contents())
+    count = len(sink.table.rows()) if target.history else len(target.contents())
     assert count > 0
     for batch in batches(changes.row_batches)[dropped + 1 :]:
         target.open("keep").apply(batch)
     remaining = target.contents()
     if target.history:
-        remaining = {key: version.document for key, version in sink.table.current().items()}
+        remaining = {key: version.document for key, version in sink.table.rows().items()}
     assert {key: remaining[key] for key in changes.contents()} == changes.contents()
 
 

@@ -23,9 +23,9 @@ from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.fold_tasks import FoldTask, is_cluster
 from headrace.spark.sinks.folding_sink import FoldingSink, HistorySink, MirrorSink, mirror_sink
 from headrace.spark.sinks.sink_options import parse_sink
+from headrace.spark.tables.delta_table import DeltaDocumentTable
 from headrace.spark.tables.document_files import Slots
 from headrace.spark.tables.fold import MirrorDiverged
-from headrace.spark.tables.history_table import HistoryTable
 from headrace.spark.tables.staged_files import staged_prefix
 from headrace.spark.tables.typed.table_schema import TypedOptions, parse_partition
 from tests.spark.support.generated_changes import GeneratedChanges, table_of, token_at
@@ -301,14 +301,14 @@ def test_at_a_snapshot_s_end_a_history_reads_the_versions_that_it_did_not_confir
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink, read = HistorySink(tmp_path), list[str]()
-    current = HistoryTable.current
+    current = DeltaDocumentTable.rows
 
     def recorded(*given: Any) -> Any:
         versions = current(*given)
         read.extend(versions)
         return versions
 
-    monkeypatch.setattr(HistoryTable, "current", recorded)
+    monkeypatch.setattr(DeltaDocumentTable, "rows", recorded)
     for number, keys in enumerate([range(9), range(1, 9)]):
         rows = [_row(20 * number + key, "snapshot", {"_id": key}) for key in keys]
         around = [rows[0] | {"operationType": kind, "documentKey": None} for kind in ("snapshotBegin", "snapshotEnd")]

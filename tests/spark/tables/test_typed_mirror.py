@@ -19,7 +19,7 @@ from headrace import limits
 from headrace.spark.columns.column_types import SchemaError
 from headrace.spark.columns.infer import ColumnRules
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.tables.delta_mirror import DeltaMirror
+from headrace.spark.tables.delta_table import DeltaDocumentTable, delta_mirror
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.position import NotAMirror
 from headrace.spark.tables.typed.table_schema import TypedOptions, parse_partition
@@ -37,8 +37,8 @@ class Mirrored:
         self.commits = 0
         self.mirror = self.opened()
 
-    def opened(self) -> DeltaMirror:
-        return DeltaMirror(self.path, self.buckets, self.options)
+    def opened(self) -> DeltaDocumentTable[MirrorState]:
+        return delta_mirror(self.path, self.buckets, self.options)
 
     def put(self, *documents: Document, gone: tuple[Any, ...] = (), **changes: Any) -> None:
         self.commits += 1
@@ -188,7 +188,7 @@ def test_partitions_and_buckets(tmp_path: Path) -> None:
     assert mirrored.delta().metadata().partition_columns == ["_bucket", "day_at_created", "partition_country"]
     assert str(mirrored.row(1)["day_at_created"]) == "1970-01-02" and mirrored.row(1)["partition_country"] == "DK"
     with pytest.raises(NotAMirror, match="2 buckets"):
-        DeltaMirror(mirrored.path, typed=mirrored.options).position()
+        delta_mirror(mirrored.path, typed=mirrored.options).position()
 
 
 def test_a_drop_leaves_the_schema_and_a_new_snapshot_what_it_confirms(mirrored: Mirrored) -> None:

@@ -18,8 +18,8 @@ from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import MicroBatch, Sink
 from headrace.spark.sinks.folding_sink import HistorySink, mirror_sink
 from headrace.spark.sinks.log_sink import changes_sink
+from headrace.spark.tables.delta_table import delta_history
 from headrace.spark.tables.event_log import DeltaLog
-from headrace.spark.tables.history_table import HistoryTable
 from headrace.spark.tables.table_location import TableLocation, location_of
 from headrace.spark.tables.typed.table_schema import TypedOptions, parse_partition
 from headrace.spark.timetravel.archive import ArchiveTable
@@ -185,13 +185,13 @@ def test_versions_that_ended_before_keep_are_deleted_and_current_ones_stay(tmp_p
     sink = HistorySink(path)
     for batch in single_events(80):
         sink.apply(batch)
-    before = HistoryTable(path).read().to_pylist()
-    current = HistoryTable(path).current()
+    before = delta_history(path).read().to_pylist()
+    current = delta_history(path).rows()
     cut = token_at(40)[:10]
     report = upkeep_of("history", path, UpkeepOptions(keep_seconds=50)).run(now_ms=(BEGAN + 90) * 1000)
-    after = HistoryTable(path).read().to_pylist()
+    after = delta_history(path).read().to_pylist()
     assert report.removed_rows == len(before) - len(after) > 0
-    assert HistoryTable(path).current() == current
+    assert delta_history(path).rows() == current
     key = lambda row: (row["_id"], row["token"])  # noqa: E731
     wanted = [row for row in before if row["until"] is None or row["until"] >= cut]
     assert sorted(after, key=key) == sorted(wanted, key=key)

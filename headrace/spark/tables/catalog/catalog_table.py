@@ -21,32 +21,20 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic
+
+import pyarrow as pa
 
 from headrace.spark.rows.events import SCHEMA, SERVER, SNAPSHOT_KINDS
+from headrace.spark.tables.document_table import Position, TableChanges, TableKind
 from headrace.spark.tables.event_log import EventLog
-from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
-from headrace.spark.tables.history_table import VERSION_NAMES, table_of, versions_by_key
-from headrace.spark.tables.mirror_table import (
-    id_texts,
-    key_texts,
-    merged_rows,
-    names_of,
-    same_key,
-    schema,
-    stale_condition,
-    stored_rows_of,
-    upserted,
-)
-from headrace.spark.tables.position import STATE_KEY, NotAMirror, TablePosition
+from headrace.spark.tables.mirror_table import id_texts, key_texts
+from headrace.spark.tables.position import STATE_KEY, NotAMirror
 from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
-from headrace.spark.tables.versions import DocumentVersion
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
-Position = TypeVar("Position", bound=TablePosition)
 CHANGES: Final = "headrace_changes"
 """The temporary view of the rows that a MERGE of `CatalogTable.merge` reads."""
 _KEYS: Final = "headrace_keys"
@@ -181,8 +169,6 @@ class CatalogTable(Generic[Position]):
 
         In a table of several servers, rows of other servers with the same `_id` are included.
         """
-        import pyarrow as pa
-
         session, conditions = self.session(), [condition] if condition else []
         if keys is not None:
             session.createDataFrame(pa.table({"_id": id_texts(keys)})).createOrReplaceTempView(_KEYS)
@@ -315,7 +301,7 @@ def _state_in(text: str) -> dict[str, Any] | None:
 _MERGE: Final = f"""
 MERGE INTO {{name}} AS target USING {CHANGES} AS new ON {{same}}
 WHEN MATCHED AND new.gone THEN DELETE
-WHEN MATCHED THEN UPDATE SET document = new.document, token = new.token
+WHEN MATCHED THEN UPDATE SET {{sets}}
 WHEN NOT MATCHED AND NOT new.gone THEN INSERT ({{columns}}) VALUES ({{values}})
 """
 _STALE: Final = "WHEN NOT MATCHED BY SOURCE AND ({stale}) THEN DELETE"
@@ -324,76 +310,64 @@ HISTORY_COLUMNS: Final = (
     "_id STRING NOT NULL, document STRING NOT NULL, token STRING NOT NULL, until STRING, since TIMESTAMP, "
     "ended TIMESTAMP, operationType STRING, endedBy STRING, confirmed STRING, current BOOLEAN NOT NULL"
 )
-_SAME: Final = "target.`current` AND target._id = new._id AND target.token = new.token"
+_COLUMNS: Final = {"history": HISTORY_COLUMNS, "mirror": MIRROR_COLUMNS}
 
 
-class CatalogMirror(CatalogTable[MirrorState]):
-    """See `mirror_table.MirrorTable`."""
+class CatalogDocumentTable(CatalogTable[Position]):
+    """See `document_table.DocumentTable`: a table of this kind."""
 
-    required = MIRROR_COLUMNS
-    kept = MirrorState
+    def __init__(
+        self, kind: TableKind[Position], name: str, get_session: Callable[[], SparkSession], using: str = ""
+    ) -> None:
+        super().__init__(name, get_session, using)
+        self._kind, self.kept, self.required = kind, kind.position, _COLUMNS[kind.name]
+        self.valid = f"`{kind.current}`" if kind.current else ""
 
-    def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
-        wanted = list(keys)
-        if not wanted:
+    def rows(self, keys: Iterable[str] | None = None, confirmed_before: str = "") -> dict[str, Any]:
+        """Return the valid rows by key: all, or those of `keys`, or those last confirmed before a token."""
+        wanted = None if keys is None else set(keys)
+        if wanted == set():
             return {}
-        return stored_rows_of(self.select(names_of(self.columns), keys=wanted), wanted)
+        names = [*([SERVER] if SERVER in self.columns else []), *self._kind.valid]
+        confirmed = f"confirmed < '{confirmed_before}'" if confirmed_before else ""
+        condition = " AND ".join(filter(None, (self.valid, confirmed)))
+        return self._kind.parsed(self.select(names, condition, wanted), wanted)
 
-    def commit(self, changes: MirrorChanges) -> None:
+    def read(self) -> pa.Table:
+        columns = self.columns
+        names = self._kind.schema(servers=SERVER in columns).names
+        return self.select(name for name in names if name in columns)
+
+    def commit(self, changes: TableChanges) -> None:
         self.fit_servers(changes.state)
-        text = self.next_text(changes.state)
+        text, new, gone = self.next_text(changes.state), changes.rows(), changes.deleted()
         if changes.clear:
-            self.overwrite(upserted(changes), text)
-        elif changes.upserts or changes.deletes or stale_condition(changes):
-            self._merge(changes, text)
-        if not (changes.upserts or changes.deletes):
+            self.overwrite(new, text)
+        elif changes.has_rows:
+            self._merge(changes, new, gone, text)
+        if not (new.num_rows or gone.num_rows):
             # The merge may have had nothing to do and made no commit. If it made one, this stores the same state again.
             self.store(text)
 
-    def read(self) -> pa.Table:
-        return self.select(names_of(self.columns))
-
-    def _merge(self, changes: MirrorChanges, text: str) -> None:
-        stale = stale_condition(changes)
-        names = schema(servers=bool(changes.state.servers)).names
+    def _merge(self, changes: TableChanges, new: pa.Table, gone: pa.Table, text: str) -> None:
+        flags = pa.array([False] * len(new) + [True] * len(gone), pa.bool_())
+        rows = pa.concat_tables([new, gone]).append_column("gone", flags)
+        identity = [*self._kind.identity, *([SERVER] if changes.state.servers else [])]
+        same = [
+            *([f"target.{self.valid}"] if self.valid else []),
+            *(f"target.{name} = new.{name}" for name in identity),
+        ]
+        names = new.column_names
         statement = _MERGE.format(
-            name=self.name, same=same_key(changes), columns=", ".join(names),
-            values=", ".join(f"new.{name}" for name in names),
+            name=self.name, same=" AND ".join(same), columns=quoted(names),
+            sets=", ".join(f"`{name}` = new.`{name}`" for name in names),
+            values=", ".join(f"new.`{name}`" for name in names),
         )  # fmt: skip
-        self.merge(statement + (_STALE.format(stale=stale) if stale else ""), merged_rows(changes), text)
-
-
-class CatalogHistory(CatalogTable[Progress]):
-    """See `history_table.VersionTable`."""
-
-    required = HISTORY_COLUMNS
-    kept = Progress
-    valid = "`current`"
-
-    def current(self, keys: Iterable[str] | None = None, confirmed_before: str = "") -> dict[str, DocumentVersion]:
-        wanted = None if keys is None else set(keys)
-        if wanted is not None and not wanted:
-            return {}
-        names = VERSION_NAMES + ([SERVER] if SERVER in self.columns else [])
-        condition = "`current`" + (f" AND confirmed < '{confirmed_before}'" if confirmed_before else "")
-        return versions_by_key(self.select(names, condition, wanted), wanted)
-
-    def commit(self, changed: list[DocumentVersion], progress: Progress) -> None:
-        self.fit_servers(progress)
-        text = self.next_text(progress)
-        if not changed:
-            self.store(text)
-            return
-        rows = table_of(changed, servers=bool(progress.servers))
-        names = rows.column_names
-        same = _SAME + (f" AND target.{SERVER} = new.{SERVER}" if progress.servers else "")
-        values = ", ".join(f"`{name}` = new.`{name}`" for name in names)
-        statement = (
-            f"MERGE INTO {self.name} AS target USING {CHANGES} AS new ON {same} "
-            f"WHEN MATCHED THEN UPDATE SET {values} "
-            f"WHEN NOT MATCHED THEN INSERT ({quoted(names)}) VALUES ({', '.join(f'new.`{name}`' for name in names)})"
+        stale = " OR ".join(
+            f"(target.token < '{before}'" + (f" AND target.{SERVER} = '{server}')" if server else ")")
+            for server, before in changes.stale.items()
         )
-        self.merge(statement, rows, text)
+        self.merge(statement + (_STALE.format(stale=stale) if stale else ""), rows, text)
 
 
 class CatalogLog(CatalogTable[Progress], EventLog):
@@ -425,8 +399,6 @@ class CatalogLog(CatalogTable[Progress], EventLog):
     def _fitted(self, rows: pa.Table) -> pa.Table:
         """Return the rows with fields as nullable as the table's. Add the column `SERVER` to the table if it is
         missing."""
-        import pyarrow as pa
-
         if SERVER in rows.column_names and SERVER not in self.columns:
             self.add_columns(f"{SERVER} STRING")
         columns = self.columns

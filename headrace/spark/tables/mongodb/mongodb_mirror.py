@@ -47,8 +47,8 @@ from pymongo.errors import BulkWriteError, OperationFailure
 from headrace import limits
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity
-from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
-from headrace.spark.tables.mirror_table import TableGone, schema
+from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState, mirror_schema
+from headrace.spark.tables.mirror_table import TableGone
 from headrace.spark.tables.refused_rows import CommitOutcome, RefusedWrite, RowRefused
 from headrace.values.bson import OPTIONS, decode, encode
 
@@ -203,7 +203,7 @@ class MongoMirror:
         token = self.position().token
         texts = [(dumps(document["_id"]), dumps(document), token) for document in self._documents.find()]
         columns = [list(column) for column in zip(*texts, strict=True)] or [[], [], []]
-        return pa.table([pa.array(column, pa.string()) for column in columns], schema=schema())
+        return pa.table([pa.array(column, pa.string()) for column in columns], schema=mirror_schema())
 
     def set_state(self, state: MirrorState) -> None:
         """Store a state without rows, after an operation that cannot be part of a commit: a drop, a rename."""
