@@ -1,8 +1,7 @@
 """Checks before a job starts: its file, its checkpoint, its tables and the server must belong together.
 
 Each of them records its source, and each table also the job and the sink that fill it. A mismatch is refused here, by
-name and in one line, before Spark is started. Each check has its message beside it; the lists at the end have their
-order. Rules:
+name and in one line, before Spark is started. Each check has its message beside it; `CHECKS` has their order. Rules:
 
 - The checkpoint, the tables and the file name the same collection.
 - A table of a sink that has begun exists as long as the checkpoint does.
@@ -127,13 +126,7 @@ def check_job(job: Job, *, with_spark: bool = False) -> CheckedJob:
         # Without Spark, the tables that name the job as their owner may not have been read.
         record = new_record(job, sinks, record)
     checked = CheckedJob(job, record, checkpoint, sinks, with_spark=with_spark)
-    for check in _OF_TABLES:
-        checked = check(checked) or checked
-    with answering(f"at {job.options.addresses}"):
-        for check in _OF_SERVERS:
-            checked = check(checked) or checked
-    # Not under the timeout: pymongo would send it to the server as the time to wait for an event.
-    for check in _AFTER_SERVERS:
+    for check in CHECKS:
         checked = check(checked) or checked
     begun = {table_name(state.sink) for state in sinks if state.exists} | set(checked.record.begun)
     return checked.recording(begun=tuple(sorted(begun)))
@@ -555,7 +548,21 @@ def _token_of(state: SinkState, server: str) -> str:
 
 Check = Callable[[CheckedJob], CheckedJob | None]
 """Raises the error, with its message; returns the job with what the check has found out, if that is recorded."""
-_OF_TABLES: Final[tuple[Check, ...]] = (
+
+
+def _answered(*checks: Check) -> Check:
+    """Return a check that does these checks, and raises ServerUnreachable if a server does not answer."""
+
+    def check(checked: CheckedJob) -> CheckedJob:
+        with answering(f"at {checked.job.options.addresses}"):
+            for each in checks:
+                checked = each(checked) or checked
+        return checked
+
+    return check
+
+
+CHECKS: Final[tuple[Check, ...]] = (
     _check_same_job,
     _check_same_namespace,
     _check_same_servers,
@@ -563,13 +570,10 @@ _OF_TABLES: Final[tuple[Check, ...]] = (
     _check_pipeline,
     _check_tables,
     _check_sinks,
+    _answered(_check_collections, _check_distinct, _check_history, _check_positions, _check_order, _check_streams),
+    _check_targets,
+    # Not under a timeout: pymongo would send it to the server as the time to wait for an event.
+    _check_identities,
+    _check_beginnings,
 )
-_OF_SERVERS: Final[tuple[Check, ...]] = (
-    _check_collections,
-    _check_distinct,
-    _check_history,
-    _check_positions,
-    _check_order,
-    _check_streams,
-)
-_AFTER_SERVERS: Final[tuple[Check, ...]] = (_check_targets, _check_identities, _check_beginnings)
+"""The checks of a job, in order. Each may use what those before it have found out."""

@@ -17,7 +17,7 @@ import json
 import math
 from base64 import b64encode
 from collections.abc import Callable, Collection
-from json.encoder import encode_basestring as _quoted
+from json.encoder import c_encode_basestring as _quoted  # type: ignore[attr-defined]
 from typing import Any, Final
 
 from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp, json_util
@@ -25,13 +25,6 @@ from bson.binary import UuidRepresentation
 from bson.codec_options import DatetimeConversion
 from bson.datetime_ms import DatetimeMS
 from bson.errors import InvalidId
-
-try:
-    from json.encoder import c_encode_basestring as _fast_quoted  # type: ignore[attr-defined]
-except ImportError:  # pragma: no cover - another Python implementation
-    _fast_quoted = None
-if _fast_quoted is not None:
-    _quoted = _fast_quoted
 
 _READING: Final = json_util.JSONOptions(
     json_mode=json_util.JSONMode.CANONICAL,

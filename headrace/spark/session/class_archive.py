@@ -10,6 +10,7 @@ environment forbids it.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -23,11 +24,6 @@ from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.session import jvm
 from headrace.spark.session.java import Java, find_java
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - not on this system: two processes may make it, and the last one's stays
-    fcntl = None  # type: ignore[assignment]
 
 SWITCH: Final = "HEADRACE_CLASS_CACHE"
 BACKGROUND: Final = "--background"
@@ -76,11 +72,10 @@ def make(*, background: bool = False) -> Path | None:
     path = jvm.archive_path(java)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _marker(path).open("a") as marker:
-        if fcntl is not None:
-            try:
-                fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                return None
+        try:
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return None
         if background and path.is_file():
             return path
         os.utime(_marker(path))

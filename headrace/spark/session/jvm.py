@@ -10,6 +10,7 @@ The JVM exits at the end of its standard input, so it ends with this process, ho
 from __future__ import annotations
 
 import atexit
+import fcntl
 import hashlib
 import os
 import shutil
@@ -29,11 +30,6 @@ from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.session.java import Java, cache_folder, find_java
 from headrace.spark.session.jvm_output import pass_on
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - not on this system: a killed session's directory stays
-    fcntl = None  # type: ignore[assignment]
 
 _SCRATCH: Final = "headrace-spark-"
 # The packages that Spark's launcher opens (JavaModuleOptions), without the incubator module.
@@ -159,8 +155,7 @@ def _scratch() -> Path:
     scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     lock = (scratch / "lock").open("w")
-    if fcntl:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    fcntl.flock(lock, fcntl.LOCK_EX)
     # An empty lock file is about to be locked: see `is_abandoned`.
     lock.write(str(os.getpid()))
     lock.flush()
@@ -172,7 +167,7 @@ def is_abandoned(lock: Path) -> bool:
     """Whether the process that made the lock's directory has ended, which released the lock."""
     try:
         with lock.open("r+") as file:
-            if fcntl is None or not file.read():
+            if not file.read():
                 return False
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True

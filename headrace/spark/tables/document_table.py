@@ -10,41 +10,50 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from headrace.spark.tables.position import TablePosition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Changes_contra = TypeVar("Changes_contra", contravariant=True)
 Position = TypeVar("Position", bound=TablePosition)
 
 
-class TableChanges(Protocol):
-    """The changes of one commit: the position after it, `state`, and its rows. `clear`: the table is emptied first."""
+class TableChanges:
+    """The changes of one commit: the position after it, `state`, and its rows."""
 
-    @property
-    def state(self) -> Any: ...
-    @property
-    def clear(self) -> bool: ...
-    @property
-    def has_rows(self) -> bool: ...
+    state: Any
+    clear: bool = False
+    """Whether the table is emptied first."""
+
     @property
     def keys(self) -> Iterable[str] | None:
         """The keys whose rows change; None: any row may change."""
+        return None
 
     @property
     def stale(self) -> Mapping[str, str]:
         """By server (empty for the only one), the token before which rows are removed; empty if none are."""
+        return {}
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows are added, changed or removed."""
+        return bool(self.rows().num_rows)
 
     def rows(self) -> pa.Table:
         """Return the new and changed rows."""
+        raise NotImplementedError
 
     def deleted(self) -> pa.Table:
         """Return the rows to delete, with their keys only."""
+        return self.rows().slice(0, 0)
 
     def remaining(self, rows: pa.Table, prefix: str = "") -> pa.Table:
         """Return the rows of the table that stay unchanged. The names of its columns begin with `prefix`."""
+        raise NotImplementedError
 
 
 class ReadTable(Protocol):

@@ -49,6 +49,7 @@ from headrace.spark.rows.key_identity import (
     split_server_key,
 )
 from headrace.spark.tables.apply_update import CannotApply, apply_update
+from headrace.spark.tables.document_table import TableChanges
 from headrace.spark.tables.position import TablePosition
 from headrace.spark.tables.refused_rows import RowRefused
 
@@ -99,7 +100,7 @@ class MirrorState(TablePosition):
 
 
 @dataclass(slots=True)
-class MirrorChanges:
+class MirrorChanges(TableChanges):
     """The changes to a mirror: empty it first if `clear`, apply `upserts` and `deletes`, and store `state`.
 
     Rows with a token below `stale_before` are also removed. `absolute`: no document was computed from a document of the
@@ -118,29 +119,23 @@ class MirrorChanges:
 
     @property
     def has_rows(self) -> bool:
-        """Whether rows are added, changed or removed."""
         return bool(self.upserts or self.deletes or self.stale)
 
     @property
     def stale(self) -> dict[str, str]:
-        """See `document_table.TableChanges`."""
         return self.stale_of_servers | ({"": self.stale_before} if self.stale_before else {})
 
     @property
     def keys(self) -> list[str] | None:
-        """The keys whose rows change; None: any row may change."""
         return None if self.stale else [*self.upserts, *self.deletes]
 
     def rows(self) -> pa.Table:
-        """Return the new and changed rows."""
-        return _rows(self.upserts.items(), servers=bool(self.state.servers))
+        return _rows(self.upserts, servers=bool(self.state.servers))
 
     def deleted(self) -> pa.Table:
-        """Return the rows to delete, with their keys only; the other columns are empty texts."""
-        return _rows(((key, MirrorRow("", "")) for key in sorted(self.deletes)), servers=bool(self.state.servers))
+        return _rows(dict.fromkeys(sorted(self.deletes), MirrorRow("", "")), servers=bool(self.state.servers))
 
     def remaining(self, rows: pa.Table, prefix: str = "") -> pa.Table:
-        """Return the rows of the mirror that stay unchanged. The names of its columns begin with `prefix`."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -166,13 +161,15 @@ def mirror_schema(*, servers: bool = False) -> pa.Schema:
     return pa.schema([pa.field(name, pa.string(), nullable=False) for name in names])
 
 
-def _rows(by_key: Iterable[tuple[str, MirrorRow]], *, servers: bool) -> pa.Table:
+def _rows(by_key: Mapping[str, MirrorRow], *, servers: bool) -> pa.Table:
     import pyarrow as pa
 
-    rows = [(*split_server_key(key), row.document, row.token) for key, row in by_key]
-    columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], [], []]
-    arrays = [pa.array(column, pa.string()) for column in (columns if servers else columns[1:])]
-    return pa.table(arrays, schema=mirror_schema(servers=servers))
+    stored = by_key.values()
+    columns = [list(by_key), [row.document for row in stored], [row.token for row in stored]]
+    if servers:
+        split = list(map(split_server_key, by_key))
+        columns[:1] = [[server for server, _ in split], [key for _, key in split]]
+    return pa.table([pa.array(column, pa.string()) for column in columns], schema=mirror_schema(servers=servers))
 
 
 def document_keys(rows: Iterable[Row]) -> set[str]:

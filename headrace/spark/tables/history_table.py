@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from headrace.spark.rows.events import SERVER
 from headrace.spark.rows.key_identity import server_key, split_server_key
 from headrace.spark.rows.tokens import Token
-from headrace.spark.tables.document_table import DocumentTable, TableKind
+from headrace.spark.tables.document_table import DocumentTable, TableChanges, TableKind
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.versions import DocumentVersion
 
@@ -92,31 +92,17 @@ def without_versions(rows: pa.Table, changing: pa.ChunkedArray, prefix: str) -> 
     return rows.filter(pc.invert(gone))
 
 
-class HistoryChanges:
-    """See `document_table.TableChanges`: new and changed versions."""
-
-    clear, keys = False, None
-    stale: Mapping[str, str] = {}
+class HistoryChanges(TableChanges):
+    """The changes of a history: new and changed versions."""
 
     def __init__(self, state: Progress, changed: Iterable[DocumentVersion]) -> None:
         self.state = state
         self._rows = table_of(changed, servers=bool(state.servers))
 
-    @property
-    def has_rows(self) -> bool:
-        """Whether versions are added or changed."""
-        return bool(self._rows.num_rows)
-
     def rows(self) -> pa.Table:
-        """Return the new and changed versions."""
         return self._rows
 
-    def deleted(self) -> pa.Table:
-        """Return no rows: versions are not deleted."""
-        return self._rows.slice(0, 0)
-
     def remaining(self, rows: pa.Table, prefix: str = "") -> pa.Table:
-        """Return the versions that stay unchanged. The names of the columns begin with `prefix`."""
         return without_versions(rows, version_texts(self._rows, ""), prefix)
 
 
