@@ -295,7 +295,7 @@ class ServerStream:
         except PastUnknown as unknown:
             _LOG.warning("%s. The snapshot is the server's.", unknown)
             return None
-        count = Archive(self.options).table.count(base, token)
+        count = Archive(self.options).count(base, token)
         batches = max(-(-count // (self.options.rows_max or ARCHIVED_ROWS)), 1)
         run = ArchiveRun(base.begin.text, base.end.text, batches * self.options.partitions)
         return ServerOffset(token, archive=run).document()

@@ -56,7 +56,7 @@ class TableChanges:
         raise NotImplementedError
 
 
-class ReadTable(Protocol):
+class TableContent(Protocol):
     """The content of a table."""
 
     def position(self) -> Any:
@@ -66,7 +66,7 @@ class ReadTable(Protocol):
         """Return all rows, in any order."""
 
 
-class DocumentTable(ReadTable, Protocol[Changes_contra]):
+class DocumentTable(TableContent, Protocol[Changes_contra]):
     """The rows of documents, and the position in the same commit. One writer at a time.
 
     With several servers the keys are the keys of `rows/key_identity.py`.

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from headrace.durable_files import replace_file
 from headrace.spark.rows.events import SERVER
 from headrace.spark.rows.key_identity import server_key, split_server_key
-from headrace.spark.tables.document_table import DocumentTable, ReadTable, TableChanges, TableKind
+from headrace.spark.tables.document_table import DocumentTable, TableChanges, TableContent, TableKind
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState, mirror_schema
 from headrace.spark.tables.position import STATE_KEY, NotAMirror
 from headrace.spark.tables.table_location import local_folder
@@ -28,7 +28,7 @@ class TableGone(RuntimeError):
     """The table is missing, although the job's checkpoint or the sink's own position says that it was begun."""
 
 
-class ReadMirror(ReadTable, Protocol):
+class ReadMirror(TableContent, Protocol):
     """The content of a mirror, for a comparison."""
 
     def position(self) -> MirrorState: ...

@@ -44,14 +44,19 @@ class Archive:
     """The table that the options name, in its latest version at each call."""
 
     def __init__(self, options: SourceOptions) -> None:
+        # Imported here, because readers without an archive need no Delta.
+        from headrace.spark.tables.delta_files import OpenDeltaTable
+        from headrace.spark.tables.table_location import location_of
+
         self._options = options
         self._path = options.archive
-        self.table = ArchiveTable(options.archive)
+        self._open_table = OpenDeltaTable(location_of(options.archive))
 
     def contents(self) -> ArchiveContents:
         """Return its spans and snapshots; none if the table does not exist. Raise ArchiveUnfit if its job had other
         options."""
-        contents = self.table.contents()
+        table = self._open_table.now()
+        contents = ArchiveContents() if table is None else _contents(self._path, table.version())
         other = difference(contents.source, self._options) if contents.source else None
         if other:
             raise ArchiveUnfit(f"the table {self._path} is of another stream: {other}")
@@ -72,7 +77,7 @@ class Archive:
         if span is None or span.last.text <= start.text:
             return None
         names = ("token", "operationType", *(_LONG if bounds.bytes else ()))
-        rows = self.table.events(start.text, span.last.text, names).sort_by("token")
+        rows = self.events(start.text, span.last.text, names).sort_by("token")
         last, count, size = start.text, 0, 0
         for row in _row_dicts(rows):
             token = row["token"]
@@ -122,9 +127,13 @@ class Archive:
 
         Raise ArchiveUnfit.
         """
-        for table in self.table.windows(start.text, end.text, names):
+        after, tokens = start.text, self.events(start.text, end.text, ("token",)).sort_by("token")["token"]
+        for number in range(WINDOW_ROWS, len(tokens) + WINDOW_ROWS, WINDOW_ROWS):
+            last = tokens[min(number, len(tokens)) - 1].as_py()
+            table = self.events(after, last, names).sort_by("token")
             self.check(table)
             yield table
+            after = last
 
     def description(self) -> str:
         """Return a sentence that says which events the archive has, for errors about missing ones."""
@@ -138,6 +147,60 @@ class Archive:
             strange = any(want and name and name != want for want, name in zip(given, names, strict=True))
             if strange and kind != "rename":
                 raise ArchiveUnfit(f"the table {self._path} is of a wider stream: it has events of {'.'.join(names)}")
+
+    def events(self, after: str, upto: str, names: Sequence[str] | None = None) -> pa.Table:
+        """Return the events after `after` up to and including `upto`, in any order. Raise ArchiveUnfit."""
+        import pyarrow.dataset as ds
+
+        return self._rows(after, upto, ~_is_snapshot(ds.field("operationType")), names)
+
+    def base_rows(self, base: ArchivedSnapshot, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a snapshot, in any order. Raise ArchiveUnfit if they were removed from the table."""
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+
+        kind = ds.field("operationType").cast(pa.string())
+        begins = self._rows("", base.begin.text, kind == SNAPSHOT_BEGIN, ("token",))["token"]
+        if base.begin.text not in begins.to_pylist():
+            raise ArchiveUnfit(f"the table {self._path} has no longer its snapshot of {base.begin.text}")
+        scanned = self._dataset("", base.end.text)
+        if scanned is not None:
+            wanted = (kind == SNAPSHOT) & (_token() >= base.begin.text) & (_token() <= base.end.text)
+            yield from scanned.to_batches(columns=list(names), filter=wanted, batch_size=WINDOW_ROWS)
+
+    def count(self, base: ArchivedSnapshot, upto: Token) -> int:
+        """Return an upper bound of the documents at `upto`: those of the snapshot, and the inserts since."""
+        import pyarrow.compute as pc
+
+        documents: int = sum(batch.num_rows for batch in self.base_rows(base, ("token",)))
+        kinds = self.events(base.begin.text, upto.text, ("operationType",))["operationType"]
+        return documents + len(kinds.filter(pc.equal(kinds, "insert")))
+
+    def _rows(self, after: str, upto: str, kind: pc.Expression, names: Sequence[str] | None) -> pa.Table:
+        import pyarrow as pa
+
+        wanted = (_token() > after) & (_token() <= upto) & kind
+        scanned = self._dataset(after, upto)
+        if scanned is None:
+            return pa.table(_schema(self._existing_table()).empty_table()).select(list(names or COLUMNS))
+        return scanned.to_table(columns=list(names or COLUMNS), filter=wanted)
+
+    def _dataset(self, after: str, upto: str) -> Any:
+        """Return a dataset of the files that may have these tokens; None if no file has."""
+        from headrace.spark.tables.delta_files import files_between
+
+        table = self._existing_table()
+        schema = _schema(table)
+        if missing := sorted(set(COLUMNS) - set(schema.names)):
+            raise ArchiveUnfit(f"the table {self._path} has no column {missing[0]!r}: it is not one of events")
+        files = files_between(table, after, upto)
+        return self._open_table.location.dataset(files, schema) if files else None
+
+    def _existing_table(self) -> DeltaTable:
+        table = self._open_table.now()
+        if table is None:
+            raise ArchiveUnfit(f"there is no table at {self._path}")
+        return table
 
 
 _NAMES: Final = ("database", "collection", "operationType")
@@ -274,85 +337,6 @@ class ArchiveContents:
     """The fingerprint of the table's stream (`stream_fingerprint`); empty if none was recorded."""
     masked: bool = False
     """Whether the tokens of its events are masked (`rows/tokens.py`)."""
-
-
-class ArchiveTable:
-    """The table at a path, in its latest version at each call; it need not exist yet."""
-
-    def __init__(self, path: str) -> None:
-        # Imported here, because readers without an archive need no Delta.
-        from headrace.spark.tables.delta_files import OpenDeltaTable
-        from headrace.spark.tables.table_location import location_of
-
-        self._path = path
-        self._open_table = OpenDeltaTable(location_of(path))
-
-    def contents(self) -> ArchiveContents:
-        """Return the contents of the latest version; empty if the table does not exist."""
-        table = self._open_table.now()
-        return ArchiveContents() if table is None else _contents(self._path, table.version())
-
-    def events(self, after: str, upto: str, names: Sequence[str] | None = None) -> pa.Table:
-        """Return the events after `after` up to and including `upto`, in any order. Raise ArchiveUnfit."""
-        import pyarrow.dataset as ds
-
-        return self._rows(after, upto, ~_is_snapshot(ds.field("operationType")), names)
-
-    def windows(self, after: str, upto: str, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Yield the same events in order, in tables of up to WINDOW_ROWS. Raise ArchiveUnfit."""
-        tokens = self.events(after, upto, ("token",)).sort_by("token")["token"]
-        for end in range(WINDOW_ROWS, len(tokens) + WINDOW_ROWS, WINDOW_ROWS):
-            last = tokens[min(end, len(tokens)) - 1].as_py()
-            yield self.events(after, last, names).sort_by("token")
-            after = last
-
-    def base_rows(self, base: ArchivedSnapshot, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a snapshot, in any order. Raise ArchiveUnfit if they were removed from the table."""
-        import pyarrow as pa
-        import pyarrow.dataset as ds
-
-        kind = ds.field("operationType").cast(pa.string())
-        begins = self._rows("", base.begin.text, kind == SNAPSHOT_BEGIN, ("token",))["token"]
-        if base.begin.text not in begins.to_pylist():
-            raise ArchiveUnfit(f"the table {self._path} has no longer its snapshot of {base.begin.text}")
-        scanned = self._dataset("", base.end.text)
-        if scanned is not None:
-            wanted = (kind == SNAPSHOT) & (_token() >= base.begin.text) & (_token() <= base.end.text)
-            yield from scanned.to_batches(columns=list(names), filter=wanted, batch_size=WINDOW_ROWS)
-
-    def count(self, base: ArchivedSnapshot, upto: Token) -> int:
-        """Return an upper bound of the documents at `upto`: those of the snapshot, and the inserts since."""
-        import pyarrow.compute as pc
-
-        documents: int = sum(batch.num_rows for batch in self.base_rows(base, ("token",)))
-        kinds = self.events(base.begin.text, upto.text, ("operationType",))["operationType"]
-        return documents + len(kinds.filter(pc.equal(kinds, "insert")))
-
-    def _rows(self, after: str, upto: str, kind: pc.Expression, names: Sequence[str] | None) -> pa.Table:
-        import pyarrow as pa
-
-        wanted = (_token() > after) & (_token() <= upto) & kind
-        scanned = self._dataset(after, upto)
-        if scanned is None:
-            return pa.table(_schema(self._existing_table()).empty_table()).select(list(names or COLUMNS))
-        return scanned.to_table(columns=list(names or COLUMNS), filter=wanted)
-
-    def _dataset(self, after: str, upto: str) -> Any:
-        """Return a dataset of the files that may have these tokens; None if no file has."""
-        from headrace.spark.tables.delta_files import files_between
-
-        table = self._existing_table()
-        schema = _schema(table)
-        if missing := sorted(set(COLUMNS) - set(schema.names)):
-            raise ArchiveUnfit(f"the table {self._path} has no column {missing[0]!r}: it is not one of events")
-        files = files_between(table, after, upto)
-        return self._open_table.location.dataset(files, schema) if files else None
-
-    def _existing_table(self) -> DeltaTable:
-        table = self._open_table.now()
-        if table is None:
-            raise ArchiveUnfit(f"there is no table at {self._path}")
-        return table
 
 
 def _schema(table: DeltaTable) -> pa.Schema:

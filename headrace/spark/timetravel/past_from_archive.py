@@ -53,7 +53,7 @@ def base_at(options: SourceOptions, token: Token) -> ArchivedSnapshot:
     if not has_events(MongoDBStream(options), base.begin, token):
         raise PastUnknown(f"events between {base.begin.text} and {token.text} are missing. {archive.description()}")
     names = ("operationType", "other")
-    for row in archive.table.events(base.begin.text, token.text, names).to_pylist():
+    for row in archive.events(base.begin.text, token.text, names).to_pylist():
         if row["operationType"] == "rename":
             check_rename(options, row["other"])
     return base
@@ -116,7 +116,7 @@ def _folded(rows: list[Row], state: MirrorState, documents: Documents) -> Mirror
 
 def _base_rows(options: SourceOptions, base: ArchivedSnapshot, slice_: int, slices: int) -> Iterator[list[Row]]:
     archive = Archive(options)
-    for batch in archive.table.base_rows(base, _NAMES):
+    for batch in archive.base_rows(base, _NAMES):
         archive.check(batch)
         yield _sliced(_rows(batch), slice_, slices)
 

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from deltalake.table import TableAlterer, TableOptimizer
 
 from headrace import limits
+from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import MicroBatch, Sink
@@ -22,7 +23,7 @@ from headrace.spark.tables.delta_table import delta_history
 from headrace.spark.tables.event_log import DeltaLog
 from headrace.spark.tables.table_location import TableLocation, location_of
 from headrace.spark.tables.typed.table_schema import TypedOptions, parse_partition
-from headrace.spark.timetravel.archive import ArchiveTable
+from headrace.spark.timetravel.archive import Archive
 from headrace.spark.upkeep.delta_upkeep import DeltaUpkeep, UpkeepOptions
 from tests.spark.support.crashes import Crash, crashing
 from tests.spark.support.generated_changes import (
@@ -167,7 +168,7 @@ def test_events_older_than_keep_are_deleted_and_an_archive_begins_behind_them(tm
     for batch in batches(generated_changes(3).row_batches):
         sink.apply(batch)
     before = DeltaLog(path).read().sort_by("token")["token"].to_pylist()
-    assert len(ArchiveTable(str(path)).contents().snapshots) == 2
+    assert len(Archive(SourceOptions("", archive=str(path))).contents().snapshots) == 2
     upkeep = upkeep_of("changes", path, UpkeepOptions(keep_seconds=20))
     cut = BEGAN + 30
     assert not upkeep.run(now_ms=(BEGAN + 20) * 1000).removed_rows
@@ -175,7 +176,7 @@ def test_events_older_than_keep_are_deleted_and_an_archive_begins_behind_them(tm
     assert sink.position().removed == DeltaLog(path).position().removed == token_at(30)[:10]  # type: ignore[attr-defined]
     left = DeltaLog(path).read().sort_by("token")["token"].to_pylist()
     assert left == [token for token in before if token >= token_at(30)[:10]]
-    contents_now = ArchiveTable(str(path)).contents()
+    contents_now = Archive(SourceOptions("", archive=str(path))).contents()
     assert len(contents_now.snapshots) == 1
     assert contents_now.spans[0].first.time.time >= cut
 
