@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -71,23 +70,22 @@ class PrefetchingReader(StreamReader, StreamReaderBase):
         """Return the batch as one partition, whatever the option `partitions` says; None if workers must read it."""
         if not partitions:
             return None
-        first, last = partitions[0], partitions[-1]
+        first = partitions[0]
         if isinstance(first, EventRange | CollectionEvents):
             return first.undivided() if all(isinstance(each, type(first)) for each in partitions) else None
-        if self.options.several or not (isinstance(first, SnapshotPieces) and isinstance(last, SnapshotPieces)):
+        if self.options.several or not isinstance(first, SnapshotPieces):
             return None
-        (begin,), (end_piece,) = first.pieces, last.pieces
-        chunks = tuple(Chunk(end_piece.chunks[0].upto, chunk.after) for chunk in begin.chunks)
-        if chunks and not self._is_small(chunks[0], end):
-            return None
-        return SnapshotPieces((replace(begin, chunks=chunks, last=end_piece.last),))
+        after = ServerOffset.of(end)
+        chunks = [chunk for piece in after.snapshots for chunk in piece.chunks]
+        small = after.snapshots and all(self._is_small(chunk, after) for chunk in chunks)
+        return SnapshotPieces(after.snapshots) if small else None
 
-    def _is_small(self, chunk: Chunk, end: Offset) -> bool:
+    def _is_small(self, chunk: Chunk, after: ServerOffset) -> bool:
         """Whether the chunk has few documents; only the last chunk, or a chunk of a limited batch, is counted."""
         options = self.options
         rows_max = limits.PREFETCH_ROW_COUNT_MAX - 1  # without the row `snapshotBegin`
-        reading = ServerOffset.of(end).reading
-        if chunk.after and not (reading and reading.last) and (options.rows_max or rows_max + 1) > rows_max:
+        is_last = after.reading is not None and after.reading.last
+        if chunk.after and not is_last and (options.rows_max or rows_max + 1) > rows_max:
             return False
         try:
             return Snapshot(options).is_within(chunk, rows_max, limits.PREFETCH_BYTES_MAX)

@@ -57,17 +57,11 @@ class SnapshotPiece:
     chunks: tuple[Chunk, ...]
     last: bool
 
-    def document(self) -> dict[str, Any]:
-        """Return the piece as a dict for the offset."""
-        chunks = [[chunk.upto, chunk.after] for chunk in self.chunks]
-        begun = [self.begun.text, self.begun.type_bits]
-        return {"name": self.name, "begun": begun, "first": self.first, "chunks": chunks, "last": self.last}
-
     @classmethod
     def of(cls, given: dict[str, Any]) -> SnapshotPiece:
-        """Return the piece from the dict that `document` returned."""
-        chunks = tuple(Chunk(upto, after) for upto, after in given["chunks"])
-        return cls(given["name"], Token(*given["begun"]), given["first"], chunks, given["last"])
+        """Return the piece from its fields in an offset."""
+        chunks = tuple(Chunk(**chunk) for chunk in given["chunks"])
+        return cls(**given | {"begun": Token(**given["begun"]), "chunks": chunks})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +101,9 @@ class ServerOffset:
 
     def document(self) -> Offset:
         """Return the offset as Spark stores it."""
-        reading = self.reading and {
-            "name": self.reading.name, "begun": [self.reading.begun.text, self.reading.begun.type_bits],
-            "after": self.reading.after, **({"last": True} if self.reading.last else {}),
-        }  # fmt: skip
-        fields = {
-            "typeBits": self.token.type_bits,
-            "selection": self.selection and self.selection.text(),
-            "waiting": list(self.waiting),
-            "reading": reading,
-            "skipped": list(self.skipped),
-            "snapshots": [piece.document() for piece in self.snapshots],
-            "archive": self.archive and asdict(self.archive),
-            "initial": self.initial,
-        }
-        return {"token": self.token.text} | {name: value for name, value in fields.items() if value}
+        selection = self.selection and self.selection.text()
+        fields = {"token": self.token.text, "typeBits": self.token.type_bits, "selection": selection}
+        return {name: value for name, value in (asdict(self) | fields).items() if value}
 
     @classmethod
     def of(cls, given: Offset, name: str = "") -> ServerOffset:
@@ -131,7 +113,7 @@ class ServerOffset:
         """
         token, archive, reading = Token(given["token"], given.get("typeBits", "")), given.get("archive"), None
         if each := given.get("reading"):
-            reading = RunningSnapshot(each["name"], Token(*each["begun"]), each["after"], bool(each.get("last")))
+            reading = RunningSnapshot(**each | {"begun": Token(**each["begun"])})
         elif "after" in given and archive:
             archive = archive | {"done": int(given["after"] or 0)}
         elif "after" in given:

@@ -15,6 +15,7 @@ import headrace
 from headrace import limits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.source_options import server_name
+from headrace.spark.rows.extjson import dumps
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import StreamReader
 from headrace.spark.stream.offsets import Offset, in_snapshot
@@ -362,3 +363,17 @@ def test_snapshots_of_several_servers_share_the_bytes_of_a_batch() -> None:
         assert sum(counts) == 60
         assert max(counts) <= 10, "100,000 bytes are ten documents, of both servers"
         reader.stop()
+
+
+def test_offsets_of_0_1_0_within_a_snapshot_are_read() -> None:
+    with headrace.Server() as server:
+        insert(server, *range(4))
+        stream = stream_of(server, startingPosition="snapshot")
+        end = {"token": stream.initial_offset()["token"]}
+        begun, first = end | {"after": ""}, end | {"after": dumps({"_id": 0}), "single": True}
+        last = end | {"after": dumps({"_id": 3}), "single": False, "last": True}
+        events = kinds(stream, begun, first) + kinds(stream, first, last) + kinds(stream, last, end)
+        assert events == [("snapshotBegin", None), *(("snapshot", key) for key in range(4)), ("snapshotEnd", None)]
+        assert kinds(stream, begun, stream.latest_offset(begun)) == events[:2]
+        assert kinds(stream, first, stream.latest_offset(first)) == events[2:5]
+        assert kinds(stream, last, stream.latest_offset(last)) == events[5:]
