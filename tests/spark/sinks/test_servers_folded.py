@@ -122,7 +122,7 @@ def test_another_checkpoint_changes_nothing(kind: str, applied_before: int, tmp_
     for batch in batches(by_server, "another"):
         opened(kind, tmp_path / "table").apply(batch)
     sink = opened(kind, tmp_path / "table")
-    now = sink.table.rows if isinstance(sink, MirrorSink) else sink.table.current
+    now = sink.table.rows
     for name, changes in zip(NAMES, by_server, strict=True):
         wanted = {f"{name}\n{key}" for key in changes.contents()}
         documents = {key: row.document for key, row in of_server(name, now(wanted)).items()}
