@@ -25,7 +25,7 @@ from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, take_rows
 from headrace.spark.sinks.table_sink import TableSink, stage_encoded
-from headrace.spark.tables.event_log import DeltaLog, EventLog, ParquetLog
+from headrace.spark.tables.event_log import DeltaLog, EventLog, NewRows, ParquetLog
 from headrace.spark.tables.position import CollectionGone, checked_policy
 from headrace.spark.tables.progress import Progress, Sieve, may_be_present
 from headrace.spark.tables.staged_files import (
@@ -81,7 +81,7 @@ class LogSink(TableSink):
         self._check(stats)
         after = self._after(after, batch.query, batch.number)
         rest_before = rest_count_of(self.table)
-        self.table.append(new, after)
+        self.table.commit(NewRows(after, new))
         return batch.report(count, after.token, rest_count_of(self.table) - rest_before)
 
     def _collects(self, schema: pa.Schema) -> bool:
@@ -132,7 +132,7 @@ class LogSink(TableSink):
         before = self._before()
         further = before.token and token > before.token and not before.has(query, number)
         if further:
-            self.table.note(replace(before, token=token, query=query, batch=number))
+            self.table.commit(NewRows(replace(before, token=token, query=query, batch=number), None))
 
     def _after(self, position: Progress, query: str, number: int) -> Progress:
         after: Progress = super()._after(position, query, number)
@@ -206,7 +206,7 @@ class DocumentsSink(TableSink):
         groups = _TOKEN not in batch.table.column_names
         new, after = self._new_groups(batch, before) if groups else _new_documents(batch.table, before)
         after = self._after(after, batch.query, batch.number)
-        self.table.append(new, after)
+        self.table.commit(NewRows(after, new))
         return batch.report(new.num_rows, after.token)
 
     def _new_groups(self, batch: MicroBatch, before: Progress) -> tuple[pa.Table, Progress]:

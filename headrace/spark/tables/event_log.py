@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -33,11 +34,23 @@ from headrace.spark.rows.events import SERVER, SNAPSHOT_KINDS
 from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.delta_files import WrittenFile, files_between, fits, note
 from headrace.spark.tables.document_codec import DocumentCodec, TypedEvents
+from headrace.spark.tables.document_table import TableChanges
 from headrace.spark.tables.position import STATE_KEY
 from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
 from headrace.spark.tables.staged_files import Encode
 from headrace.spark.tables.table_location import local_folder, location_of
 from headrace.spark.tables.typed.table_schema import SchemaChange, TypedOptions
+
+
+@dataclass(frozen=True, slots=True)
+class NewRows(TableChanges):
+    """The rows to append to a log, perhaps none, and its progress after them.
+
+    Without `table` only the progress is stored, if the log has rows and can store it alone.
+    """
+
+    state: Progress
+    table: pa.Table | None
 
 
 class EventLog:
@@ -51,8 +64,8 @@ class EventLog:
         """Return the last committed position; `Progress()` if the table does not exist."""
         raise NotImplementedError
 
-    def append(self, rows: pa.Table, progress: Progress) -> None:
-        """Append rows (perhaps none) and store the progress, durably: both or neither."""
+    def commit(self, changes: NewRows) -> None:
+        """Append the rows and store the progress, durably: both or neither."""
         raise NotImplementedError
 
     def snapshot_rows(self, since: str) -> Collection[RowIdentity]:
@@ -62,9 +75,6 @@ class EventLog:
     def read(self) -> pa.Table:
         """Return all rows, in any order."""
         raise NotImplementedError
-
-    def note(self, progress: Progress) -> None:
-        """Store the progress durably, if the log can do that without rows. It must have rows."""
 
     def takes(self, schema: pa.Schema) -> bool:
         """Whether files of rows with these columns can be committed."""
@@ -89,10 +99,13 @@ class DeltaLog(DeltaDocuments[Progress], EventLog):
         location = location_of(path)
         super().__init__(Progress, location, TypedEvents(typed, f"log {location}") if typed else DocumentCodec())
 
-    def append(self, rows: pa.Table, progress: Progress) -> None:
+    def commit(self, changes: NewRows) -> None:
         table = self._open_table.now()
-        encoded = self.codec.encoded(rows, self.columns(table))
-        properties = self.properties(progress, encoded.metadata)
+        if changes.table is None:
+            note(self._table(), self.properties(changes.state, self.metadata(table)))
+            return
+        encoded = self.codec.encoded(changes.table, self.columns(table))
+        properties = self.properties(changes.state, encoded.metadata)
         if table is not None and encoded.change is SchemaChange.REWRITTEN:
             self.rewrite(table, encoded, lambda old: old, properties)
         else:
@@ -105,10 +118,6 @@ class DeltaLog(DeltaDocuments[Progress], EventLog):
         self.codec.committed(encoded)
         # After the write, `table`, if it existed, is at its new version.
         self.compact(table or self._table(), properties)
-
-    def note(self, progress: Progress) -> None:
-        table = self._table()
-        note(table, self.properties(progress, self.metadata(table)))
 
     def takes(self, schema: pa.Schema) -> bool:
         table = self._open_table.now()
@@ -174,8 +183,10 @@ class ParquetLog(EventLog):
         # Spark ignores a key that it does not know.
         return Progress() if number is None else Progress.of(self._lines(number)[-1][STATE_KEY])
 
-    def append(self, rows: pa.Table, progress: Progress) -> None:
-        last = self._last()
+    def commit(self, changes: NewRows) -> None:
+        if changes.table is None:
+            return  # the progress is stored in the line of a file
+        rows, progress, last = changes.table, changes.state, self._last()
         number = 0 if last is None else last + 1
         self._list.mkdir(parents=True, exist_ok=True)
         file = self._path / f"part-{number:05}-{progress.query or 'none'}-{progress.batch}.parquet"
@@ -184,8 +195,7 @@ class ParquetLog(EventLog):
 
     def append_files(self, files: Sequence[WrittenFile], schema: pa.Schema, progress: Progress) -> None:
         if not files:
-            # The progress is stored in the line of a file.
-            self.append(schema.empty_table(), progress)
+            self.commit(NewRows(progress, schema.empty_table()))
             return
         last = self._last()
         sync_folder(self._path)

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from headrace.spark.rows.events import SCHEMA, SERVER, SNAPSHOT_KINDS
 from headrace.spark.tables.document_table import Position, TableChanges, TableKind
-from headrace.spark.tables.event_log import EventLog
+from headrace.spark.tables.event_log import EventLog, NewRows
 from headrace.spark.tables.mirror_table import id_texts, key_texts
 from headrace.spark.tables.position import STATE_KEY, NotAMirror
 from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
@@ -376,18 +376,13 @@ class CatalogLog(CatalogTable[Progress], EventLog):
     required = SCHEMA
     kept = Progress
 
-    def append(self, rows: pa.Table, progress: Progress) -> None:
-        if rows.num_rows:
-            # Add missing columns before the rows: the commit that adds them must not say that the rows are stored.
-            rows = self._fitted(rows)
-        text = self.next_text(progress)
-        if rows.num_rows:
-            self.add_rows(rows, text)
-        else:
-            self.store(text)
-
-    def note(self, progress: Progress) -> None:
-        self.store(self.next_text(progress))
+    def commit(self, changes: NewRows) -> None:
+        if changes.table is None or not changes.table.num_rows:
+            self.store(self.next_text(changes.state))
+            return
+        # Add missing columns before the rows: the commit that adds them must not say that the rows are stored.
+        rows = self._fitted(changes.table)
+        self.add_rows(rows, self.next_text(changes.state))
 
     def snapshot_rows(self, since: str) -> Collection[RowIdentity]:
         columns = self.columns
