@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pymongo
 from pymongo.errors import ConnectionFailure
@@ -28,9 +28,6 @@ from headrace.spark.tables.mirror_table import TableGone
 from headrace.spark.tables.mongodb.mongodb_mirror import CommitRefused, MongoMirror
 from headrace.spark.tables.position import TableOwner
 from headrace.spark.tables.table_location import location_of
-
-if TYPE_CHECKING:
-    from headrace.spark.jobs.job_file import Job
 
 
 class ServerUnreachable(RuntimeError):

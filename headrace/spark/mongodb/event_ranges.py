@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import pyarrow as pa
 from pymongo.errors import OperationFailure
 from pyspark.sql.datasource import InputPartition
 
@@ -18,9 +19,6 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.tokens import Token
 from headrace.values.arrow import COLUMNS, EventRow, in_slice
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 ARROW_ROWS: Final = 10_000
 _WAIT_MS: Final = 1000
@@ -75,8 +73,6 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    import pyarrow as pa
-
     return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
@@ -134,8 +130,6 @@ def _as_bson(
 
 def rows_batches(rows: Iterable[EventRow], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield rows, whose values are in the order of `COLUMNS`, as batches of the given columns."""
-    import pyarrow as pa
-
     from headrace.values.arrow.batches import SCHEMA
 
     indexes = [COLUMNS.index(name) for name in columns]

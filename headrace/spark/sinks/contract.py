@@ -15,12 +15,14 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from headrace.clock import SystemClock
 from headrace.spark.rows.events import SERVER, Row
 from headrace.spark.tables.position import TablePosition
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from headrace.spark.masks.mask import Mask
@@ -92,8 +94,6 @@ class MicroBatch:
         """Return the time of the first event: milliseconds since the epoch on the server's clock; None if unknown."""
         if "wallTime" not in self.table.column_names:
             return None
-        import pyarrow.compute as pc
-
         first = pc.min(self.table.column("wallTime")).as_py()
         return None if first is None else round(first.timestamp() * 1000)
 
@@ -130,6 +130,4 @@ class FrameSink(Sink, Protocol):
 
 def take_rows(table: pa.Table, numbers: Sequence[int]) -> pa.Table:
     """Return the rows with these numbers; `numbers` may be empty."""
-    import pyarrow as pa
-
     return table.take(pa.array(numbers, pa.int64()))

@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from headrace.spark.rows.events import Row
-
 
 def _active_session() -> Any:
     """Return the thread's Spark session; None without one, as in tests of a sink alone."""

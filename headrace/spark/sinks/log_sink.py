@@ -41,7 +41,6 @@ from headrace.spark.tables.staged_files import (
 from headrace.spark.tables.typed.table_schema import TypedOptions, rest_count_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 

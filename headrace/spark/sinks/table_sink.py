@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.spark.tables.document_files import Slots
-
 
 class TableSink:
     """See `contract.Sink`, and `contract.FrameSink` if tasks can write the table's files."""

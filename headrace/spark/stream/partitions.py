@@ -10,7 +10,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.collection_selection import CollectionSelection, namespace_of, text_of
@@ -26,9 +29,6 @@ from headrace.spark.timetravel.archive import ArchivedSnapshot, end_at, read_eve
 from headrace.spark.timetravel.past_from_images import PastUnknown
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 from headrace.values.arrow import EventRow
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -139,8 +139,6 @@ class CollectionEvents(ReadPartition):
 
     def _selected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that belong to the partition."""
-        import pyarrow as pa
-
         # There are few kinds and many rows, so each kind is tested once.
         kinds = zip(*(batch.column(name).to_pylist() for name in NAMES[:3]), strict=True)
         known: dict[tuple[str | None, str | None, str | None], bool] = {}
@@ -266,9 +264,6 @@ def merged_past_partitions(options: SourceOptions) -> list[ServerPartition]:
 
 def _merged(inputs: Mapping[str, Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
     """Yield the servers' rows in order. Rows are complete up to the time to which the slowest server was read."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     read_to = dict.fromkeys(inputs, "")
     """The servers that have not ended, each with the time of its last row read, as hexadecimal digits of a token."""
     rows: dict[str, pa.Table] = {}
@@ -295,12 +290,8 @@ def _merged(inputs: Mapping[str, Iterator[pa.RecordBatch]]) -> Iterator[pa.Recor
 
 
 def _times(table: pa.Table) -> pa.ChunkedArray:
-    import pyarrow.compute as pc
-
     return pc.utf8_slice_codeunits(table["token"], 2, 18)
 
 
 def _named(batch: pa.RecordBatch, server: str) -> pa.RecordBatch:
-    import pyarrow as pa
-
     return batch.append_column(SERVER, pa.array([server] * batch.num_rows, type=pa.string()))

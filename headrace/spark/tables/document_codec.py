@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,9 +29,6 @@ from headrace.spark.tables.typed.table_schema import (
     TypedRows,
     commit_metadata,
 )
-
-if TYPE_CHECKING:
-    from headrace.spark.columns.column_arrays import ArrowColumns
 
 DOCUMENT: Final = "document"
 

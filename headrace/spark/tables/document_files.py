@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 from zlib import crc32
 
@@ -18,9 +18,6 @@ from headrace.spark.tables.delta_files import FileWriter, StoredFile, WrittenFil
 from headrace.spark.tables.document_codec import DocumentCodec
 from headrace.spark.tables.fold import key_text
 from headrace.spark.tables.table_location import TableLocation
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +140,6 @@ class Slots:
 
     def divided(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """Yield the slots that have rows, with their rows. Rows about no document are in slot 0."""
-        import pyarrow as pa
-
         keys = rows.column("documentKey").to_pylist()
         slots = pa.array([0 if key is None else self.slot(key_text(key)) for key in keys], pa.int32())
         for slot in range(self.count):
@@ -154,8 +149,6 @@ class Slots:
 
     def bucketed(self, rows: pa.Table, prefix: str = "") -> pa.Table:
         """Return the rows with a column of their buckets, if the table has any. Column names begin with `prefix`."""
-        import pyarrow as pa
-
         if not self.buckets:
             return rows
         keys, server = rows.column("_key" if prefix else "_id").to_pylist(), f"{prefix}{SERVER}"

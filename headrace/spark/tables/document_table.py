@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+import pyarrow as pa
 
 from headrace.spark.tables.position import TablePosition
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Changes_contra = TypeVar("Changes_contra", contravariant=True)
 Position = TypeVar("Position", bound=TablePosition)

@@ -27,7 +27,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.spark.rows.events import (
     DOCUMENT_OPERATIONS,
@@ -52,9 +55,6 @@ from headrace.spark.tables.apply_update import CannotApply, apply_update
 from headrace.spark.tables.document_table import TableChanges
 from headrace.spark.tables.position import TablePosition
 from headrace.spark.tables.refused_rows import RowRefused
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _PLAIN_KEY: Final = re.compile(r'\{"_id":(\{"\$\w+":"[^"\\]*"\}|"[^"\\]*")\}')
 """A `documentKey` of one field with a plain value."""
@@ -136,9 +136,6 @@ class MirrorChanges(TableChanges):
         return _rows(dict.fromkeys(sorted(self.deletes), MirrorRow("", "")), servers=bool(self.state.servers))
 
     def remaining(self, rows: pa.Table, prefix: str = "") -> pa.Table:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         keys, tokens = rows.column("_key" if prefix else "_id"), rows.column(f"{prefix}token")
         changed: dict[str, list[str]] = {name: [] for name in self.state.servers or ("",)}
         for key in (*self.upserts, *self.deletes):
@@ -155,15 +152,11 @@ class MirrorChanges(TableChanges):
 
 def mirror_schema(*, servers: bool = False) -> pa.Schema:
     """Return the columns of every mirror. `servers`: with the column of the server."""
-    import pyarrow as pa
-
     names = [*([SERVER] if servers else []), "_id", "document", "token"]
     return pa.schema([pa.field(name, pa.string(), nullable=False) for name in names])
 
 
 def _rows(by_key: Mapping[str, MirrorRow], *, servers: bool) -> pa.Table:
-    import pyarrow as pa
-
     stored = by_key.values()
     columns = [list(by_key), [row.document for row in stored], [row.token for row in stored]]
     if servers:

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from bson import Timestamp
 
 from headrace.spark.mongodb.event_ranges import read_range
@@ -35,8 +37,6 @@ from headrace.values.position import from_timestamp
 from headrace.values.token import high_water_mark
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.compute as pc
     from deltalake import DeltaTable
 
 
@@ -156,7 +156,6 @@ class Archive:
 
     def base_rows(self, base: ArchivedSnapshot, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a snapshot, in any order. Raise ArchiveUnfit if they were removed from the table."""
-        import pyarrow as pa
         import pyarrow.dataset as ds
 
         kind = ds.field("operationType").cast(pa.string())
@@ -170,15 +169,11 @@ class Archive:
 
     def count(self, base: ArchivedSnapshot, upto: Token) -> int:
         """Return an upper bound of the documents at `upto`: those of the snapshot, and the inserts since."""
-        import pyarrow.compute as pc
-
         documents: int = sum(batch.num_rows for batch in self.base_rows(base, ("token",)))
         kinds = self.events(base.begin.text, upto.text, ("operationType",))["operationType"]
         return documents + len(kinds.filter(pc.equal(kinds, "insert")))
 
     def _rows(self, after: str, upto: str, kind: pc.Expression, names: Sequence[str] | None) -> pa.Table:
-        import pyarrow as pa
-
         wanted = (_token() > after) & (_token() <= upto) & kind
         scanned = self._dataset(after, upto)
         if scanned is None:
@@ -340,8 +335,6 @@ class ArchiveContents:
 
 
 def _schema(table: DeltaTable) -> pa.Schema:
-    import pyarrow as pa
-
     return pa.schema(table.schema().to_arrow())
 
 
@@ -352,9 +345,6 @@ def mark_at(moment: Timestamp) -> Token:
 
 @lru_cache(maxsize=8)
 def _contents(path: str, version: int) -> ArchiveContents:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     from headrace.spark.tables.delta_files import committed_progress, files_between
     from headrace.spark.tables.table_location import location_of
 
@@ -378,8 +368,6 @@ def _contents(path: str, version: int) -> ArchiveContents:
 
 
 def _spans(events: pa.ChunkedArray, begins: list[str]) -> tuple[EventSpan, ...]:
-    import pyarrow.compute as pc
-
     if not len(events):
         return (EventSpan(Token(begins[-1]), Token(begins[-1])),) if begins else ()
     first, last = pc.min(events).as_py(), pc.max(events).as_py()
@@ -398,8 +386,6 @@ def _spans(events: pa.ChunkedArray, begins: list[str]) -> tuple[EventSpan, ...]:
 
 def _snapshots(documents: pa.ChunkedArray, begins: list[str], progress: Progress) -> tuple[ArchivedSnapshot, ...]:
     """Return the complete snapshots; `documents` are the tokens of the rows of all snapshots."""
-    import pyarrow.compute as pc
-
     complete = []
     for begin, end in progress.snapshots():
         if begin in begins:
@@ -412,14 +398,11 @@ def _snapshots(documents: pa.ChunkedArray, begins: list[str], progress: Progress
 
 
 def _token() -> pc.Expression:
-    import pyarrow as pa
     import pyarrow.dataset as ds
 
     return ds.field("token").cast(pa.large_string())
 
 
 def _is_snapshot(kind: pc.Expression) -> pc.Expression:
-    import pyarrow as pa
-
     # `isin` alone is not enough, because a pipeline may leave events without an operation type.
     return kind.is_valid() & kind.cast(pa.string()).isin(SNAPSHOT_KINDS)

@@ -38,6 +38,7 @@ from contextvars import ContextVar
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from bson import ObjectId
 from bson.errors import InvalidDocument
 from pymongo import DeleteOne, ReplaceOne, UpdateOne
@@ -53,7 +54,6 @@ from headrace.spark.tables.refused_rows import CommitOutcome, RefusedWrite, RowR
 from headrace.values.bson import OPTIONS, decode, encode
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pymongo import MongoClient
 
 # If the document's text has at least this many characters, an update of a few fields sends only these fields.
@@ -198,8 +198,6 @@ class MongoMirror:
         self._apply_pending(pending)
 
     def read(self) -> pa.Table:
-        import pyarrow as pa
-
         token = self.position().token
         texts = [(dumps(document["_id"]), dumps(document), token) for document in self._documents.find()]
         columns = [list(column) for column in zip(*texts, strict=True)] or [[], [], []]

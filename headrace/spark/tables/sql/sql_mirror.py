@@ -19,16 +19,15 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pyarrow as pa
 
 from headrace import limits
 from headrace.spark.errors import redacted
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import TableGone
 from headrace.spark.tables.position import NotAMirror
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _POSITIONS: Final = "headrace_positions"
 _CONNECT_TIMEOUT: Final = frozenset({"mysqldb", "psycopg", "psycopg2", "pymysql"})
@@ -139,8 +138,6 @@ class SqlMirror:
         self._read_text = changes.state.text()
 
     def read(self) -> pa.Table:
-        import pyarrow as pa
-
         with self._transaction() as connection:
             rows = list(connection.execute(self._table.select())) if self._has(connection, self._table) else []
         columns = list(zip(*rows, strict=True)) or [()] * len(_COLUMNS)
