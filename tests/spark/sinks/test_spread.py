@@ -105,8 +105,8 @@ def test_tasks_write_typed_rows_until_a_document_needs_another_column(
     grown = grown.set_column(grown.schema.get_field_index("fullDocument"), "fullDocument", more)
     given = [rows.slice(0, 30), rows.slice(30, 10), grown, rows.slice(50, 10)]
     by_driver: list[int] = []
-    append = DeltaLog.append
-    monkeypatch.setattr(DeltaLog, "append", lambda log, *batch: (by_driver.append(number), append(log, *batch)))
+    commit = DeltaLog.commit
+    monkeypatch.setattr(DeltaLog, "commit", lambda log, *batch: (by_driver.append(number), commit(log, *batch)))
     tables = {}
     for name in ("tasks", "driver"):
         sink = changes_sink(tmp_path / name, typed=TypedOptions())
