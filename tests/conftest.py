@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +24,7 @@ LANES = {"network", "process", "soak", "spark"}
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`-m 'not slow'` is every test without a lane. A test that takes the Spark session must be marked so."""
+    texts: dict[Path, str] = {}
     for item in items:
         lanes = LANES.intersection(mark.name for mark in item.iter_markers())
         if "spark" in getattr(item, "fixturenames", ()) and "spark" not in lanes:
@@ -31,6 +33,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.nodeid} is marked `slow` and no lane would run it: say what it needs")
         if lanes:
             item.add_marker("slow")
+            text = texts.get(item.path) or texts.setdefault(item.path, item.path.read_text("utf-8"))
+            if missing := [name for name in lanes if f"mark.{name}" not in text]:
+                raise pytest.UsageError(
+                    f"{item.path} does not name the mark {missing[0]}, so that no lane has its tests"
+                )
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,13 @@ TEST_S: Final = 240
 """For a fast test, which takes a second where nothing hangs, on a machine that is ten times slower."""
 LONG_TEST_S: Final = 1200
 """For a test that kills servers or Spark again and again, which takes some minutes."""
+LONGEST: Final = (
+    "tests/spark/sinks/test_spark_table.py",
+    "tests/spark/sinks/test_sinks.py",
+    "tests/conformance/test_recorded_with_indexes.py",
+    "tests/spark/jobs/test_job_killed.py",
+)
+"""The files that take longest. What begins last should be short, or one core waits for it."""
 PERCENT: Final = re.compile(r"\[ *(\d+%)\]")
 PASSED: Final = re.compile(r"(\d+) (passed|skipped|failed|errors?)\b")
 
@@ -43,18 +50,31 @@ class Lane:
     environment: tuple[tuple[str, str], ...] = ()
 
 
-def tests(name: str, marks: str, test_s: int, processes: int = 1, folders: tuple[str, ...] = ()) -> Lane:
+def tests(name: str, marks: str, test_s: int, processes: int = 1, paths: tuple[str, ...] = ()) -> Lane:
     """A lane of pytest; more than one process take whole files from one list, and the lane ends if one dies.
 
-    `test_s`: seconds that a test may take, 0 for any. `folders`: where the tests are, if not all.
+    `test_s`: seconds that a test may take, 0 for any. `paths`: where the tests are, if not everywhere. Files are taken
+    in their order, otherwise those with the most tests first.
     """
+    order = ("--no-loadscope-reorder",) if paths else ()
     workers = (
-        ("--numprocesses", str(processes), "--dist", "loadfile", "--max-worker-restart", "0")
+        ("--numprocesses", str(processes), "--dist", "loadfile", "--max-worker-restart", "0", *order)
         if processes > 1
         else ("-p", "no:xdist")
     )
     timeout = ("-o", f"faulthandler_timeout={test_s}", "-o", "faulthandler_exit_on_timeout=true") if test_s else ()
-    return Lane(name, ((sys.executable, "-m", "pytest", *workers, *timeout, "-m", marks, *folders),))
+    return Lane(name, ((sys.executable, "-m", "pytest", *workers, *timeout, "-m", marks, *paths),))
+
+
+def files_with(*marks: str) -> tuple[str, ...]:
+    """The files with tests of one of these marks, those that take longest first: the rest costs 10 s to collect.
+
+    `conftest.py` refuses a test with a mark that its file does not name.
+    """
+    named = re.compile(rf"mark\.({'|'.join(marks)})\b")
+    files = [path for path in sorted(ROOT.glob("tests/**/test_*.py")) if named.search(path.read_text("utf-8"))]
+    names = [path.relative_to(ROOT).as_posix() for path in files]
+    return tuple(sorted(names, key=lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST)))
 
 
 STATIC: Final = Lane(
@@ -72,11 +92,14 @@ QUICK: Final = replace(
     tests("fast", "not slow and not long", TEST_S, PROCESSES), environment=(("HEADRACE_FEW_EXAMPLES", "1"),)
 )
 # One process with one session of Spark. The tests of the other lane start processes, and wait for them often.
-SPARK: Final = tests("spark", "spark and not process and not soak", LONG_TEST_S)
-PROCESS: Final = tests("process", "(process or network and not spark) and not soak", LONG_TEST_S, PROCESSES)
+SPARK: Final = tests("spark", "spark and not process and not soak", LONG_TEST_S, paths=files_with("spark"))
+PROCESS: Final = tests(
+    "process", "(process or network and not spark) and not soak", LONG_TEST_S, PROCESSES,
+    files_with("process", "network"),
+)  # fmt: skip
 GROUPS: Final = {
     "check": ((STATIC, QUICK),),
-    "clients": ((tests("clients", "soak", 0, folders=("tests/clients",)),),),
+    "clients": ((tests("clients", "soak", 0, paths=("tests/clients",)),),),
     "soak": ((tests("soak", "soak", 0),),),
     "test": ((STATIC, FAST), (SPARK, PROCESS)),
 }

@@ -23,6 +23,7 @@ from tests.spark.support.other_pyspark import environment_with_pyspark
 
 pytestmark = [
     pytest.mark.network,
+    pytest.mark.process,
     pytest.mark.spark,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the job's processes in /proc"),
 ]

@@ -13,6 +13,7 @@ from tests.spark.session.test_submit import submit
 from tests.spark.support.standalone_cluster import standalone_cluster
 
 pytestmark = [
+    pytest.mark.process,
     pytest.mark.spark,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the worker in /proc"),
 ]

@@ -19,7 +19,7 @@ from headrace.spark.rows.tokens import Token
 from headrace.spark.session.java import find_java, home_for_spark
 from tests.spark.support.distribution import java_options, spark_distribution
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.process, pytest.mark.spark]
 
 Db = Database[dict[str, Any]]
 JOB: Final = Path(__file__).with_name("submitted.py")

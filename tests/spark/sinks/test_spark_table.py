@@ -92,6 +92,7 @@ of_each = pytest.mark.parametrize("programs", TESTED, indirect=True)
 
 
 @pytest.mark.network
+@pytest.mark.process
 @pytest.mark.spark
 @of_each
 def test_a_batch_crashed_at_any_step_of_spark_s_commits_ends_as_if_nothing_had_been(
@@ -102,6 +103,7 @@ def test_a_batch_crashed_at_any_step_of_spark_s_commits_ends_as_if_nothing_had_b
 
 
 @pytest.mark.network
+@pytest.mark.process
 @pytest.mark.spark
 @of_each
 def test_a_sink_goes_on_behind_the_upkeep_of_its_table(programs: Programs, tmp_path: Path) -> None:
@@ -109,6 +111,7 @@ def test_a_sink_goes_on_behind_the_upkeep_of_its_table(programs: Programs, tmp_p
 
 
 @pytest.mark.network
+@pytest.mark.process
 @pytest.mark.spark
 @pytest.mark.parametrize("programs", ["iceberg"], indirect=True)
 def test_a_job_into_a_catalog_goes_on_and_refuses_what_is_another_s(programs: Programs, tmp_path: Path) -> None:
@@ -117,6 +120,7 @@ def test_a_job_into_a_catalog_goes_on_and_refuses_what_is_another_s(programs: Pr
 
 
 @pytest.mark.network
+@pytest.mark.process
 @pytest.mark.spark
 @of_each
 def test_tables_of_several_collections_are_made_and_crashed_at_any_step(programs: Programs, tmp_path: Path) -> None:
@@ -125,6 +129,7 @@ def test_tables_of_several_collections_are_made_and_crashed_at_any_step(programs
 
 
 @pytest.mark.network
+@pytest.mark.process
 @pytest.mark.spark
 @of_each
 def test_a_job_of_several_collections_makes_their_tables_in_a_catalog(programs: Programs, tmp_path: Path) -> None:
@@ -133,6 +138,7 @@ def test_a_job_of_several_collections_makes_their_tables_in_a_catalog(programs: 
 
 
 @pytest.mark.network
+@pytest.mark.process
 @pytest.mark.spark
 @of_each
 def test_dead_letters_are_replayed_into_a_catalog_and_tables_made_for_two_servers(

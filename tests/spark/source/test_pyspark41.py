@@ -11,7 +11,7 @@ import pytest
 
 from tests.spark.support.other_pyspark import environment_with_pyspark
 
-pytestmark = [pytest.mark.network, pytest.mark.spark]
+pytestmark = [pytest.mark.network, pytest.mark.process, pytest.mark.spark]
 
 VERSION: Final = "4.1.4"
 _HERE: Final = Path(__file__).parent
