@@ -66,7 +66,7 @@ STEPS: tuple[tuple[Any, str], ...] = (
 
 
 class ByTasks:
-    """A sink that is given frames."""
+    """A sink that is given frames, each in two partitions."""
 
     def __init__(self, sink: LogSink | FoldingSink) -> None:
         self._sink = sink
@@ -76,7 +76,7 @@ class ByTasks:
         return self._sink.position()
 
     def apply(self, batch: MicroBatch) -> BatchReport | None:
-        frame: Any = LocalFrame(batch.table)
+        frame: Any = LocalFrame(batch.table, partition_count=2)
         if isinstance(self._sink, FoldingSink) and self._sink.folded_by_tasks is None:
             return self._sink.apply(batch)
         return self._sink.apply_frame(frame, batch.query, batch.number)
@@ -151,8 +151,9 @@ class Target:
             shutil.copytree(self.folder, other.folder)
         return other
 
-    def contents(self) -> Any:
-        sink = self.open()
+    def contents(self, opened: Sink | None = None) -> Any:
+        """What the target has, read by the sink `opened`, if given."""
+        sink = opened or self.open()
         if self.kind == "once":
             with sqlite3.connect(self.folder / "rows.db") as file:
                 return sorted(file.execute("select kind, token, key from rows order by token, kind, key"))
@@ -242,6 +243,8 @@ def in_store(
 
 @pytest.fixture(params=KINDS)
 def target(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
+    # What crashes here is a process: whatever it has written, the next one reads, on the disk or not.
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     if request.param.endswith(" merged"):
         monkeypatch.setattr(limits, "REWRITTEN_BYTES_MAX", -1)  # no file is small
     if "mirror" in request.param or "history" in request.param:
@@ -327,15 +330,21 @@ def crashed_at_each_step(target: Target, row_batches: list[list[Row]]) -> int:
         if trial in tried:
             continue
         tried.add(trial)
-        after, position = target.contents(), target.open().position()
+        after = state(target)
         for step in range(len(steps)):
             again = before.copy(f"crashed{number}-{step}")
             with pytest.raises(Crash), crashing(STEPS, step):
                 again.open().apply(batch)
             crashes += 1
             again.open().apply(batch)
-            assert (again.contents(), again.open().position()) == (after, position), (number, step)
+            assert state(again) == after, (number, step)
     return crashes
+
+
+def state(target: Target) -> tuple[Any, Any]:
+    """What the target has, and its position, as a new process reads them."""
+    sink = target.open()
+    return target.contents(sink), sink.position()
 
 
 @pytest.mark.process

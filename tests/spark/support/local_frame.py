@@ -14,29 +14,33 @@ from headrace.spark.tables.staged_files import staged_row
 
 
 class LocalFrame:
-    """Rows in three partitions, each of them two batches."""
+    """Rows in some partitions, each of them two batches."""
 
-    def __init__(self, rows: pa.Table, tasks: list[Any] | None = None) -> None:
+    def __init__(self, rows: pa.Table, tasks: list[Any] | None = None, *, partition_count: int = 3) -> None:
         self._rows, self._tasks = rows, tasks
+        self._partition_count = partition_count
         self.schema = from_arrow_schema(rows.schema)
 
     @property
     def sparkSession(self) -> Self:
-        """The session of three cores: this object."""
+        """The session, with a core for each partition: this object."""
         return self
 
     @property
     def sparkContext(self) -> SimpleNamespace:
-        return SimpleNamespace(defaultParallelism=3)
+        return SimpleNamespace(defaultParallelism=self._partition_count)
 
     def range(self, start: int, end: int, step: int, partitions: int) -> LocalFrame:
         assert partitions
-        return LocalFrame(pa.table({"id": list(range(start, end, step))}))
+        rows = pa.table({"id": list(range(start, end, step))})
+        return LocalFrame(rows, partition_count=self._partition_count)
 
     def mapInArrow(self, task: Callable[..., Any], _: str) -> LocalFrame:
-        size = self._rows.num_rows // 3 + 1
-        slices = [self._rows.slice(start, size) for start in range(0, 3 * size, size)]
-        return LocalFrame(self._rows, [partial(task, rows.to_batches(max_chunksize=size // 2 + 1)) for rows in slices])
+        count = self._partition_count
+        size = self._rows.num_rows // count + 1
+        slices = [self._rows.slice(start, size) for start in range(0, count * size, size)]
+        tasks = [partial(task, rows.to_batches(max_chunksize=size // 2 + 1)) for rows in slices]
+        return LocalFrame(self._rows, tasks, partition_count=count)
 
     def collect(self) -> list[SimpleNamespace]:
         assert self._tasks is not None
