@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from bson import Decimal128, Int64
+from bson import Decimal128, Int64, ObjectId, Timestamp
 from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
@@ -131,3 +131,18 @@ def test_a_made_date_may_not_be_out_of_range(seconds: Int64) -> None:
     with pytest.raises(CommandError) as caught:
         value_of({"$dateFromParts": {"year": 2000, "second": seconds}})
     assert caught.value.code == 159
+
+
+@pytest.mark.parametrize(("first", "last"), [(-(2**63), 2**63 - 1), (2**63 - 1, -2), (-(2**63), 0)])
+def test_a_difference_in_milliseconds_may_not_be_out_of_range(first: int, last: int) -> None:
+    dates = {"startDate": DatetimeMS(first), "endDate": DatetimeMS(last)}
+    with pytest.raises(CommandError, match="dateDiff overflowed") as caught:
+        value_of({"$dateDiff": {**dates, "unit": "millisecond"}})
+    assert caught.value.code == 5166308
+    value_of({"$dateDiff": {**dates, "unit": "second"}})
+
+
+def test_the_seconds_of_an_object_id_have_a_sign_and_those_of_a_timestamp_have_none() -> None:
+    assert value_of({"$year": ObjectId("80000000" + "0" * 16)}) == 1901
+    assert value_of({"$toDate": ObjectId("f" * 24)}) == DatetimeMS(-1000)
+    assert value_of({"$year": Timestamp(2**32 - 1, 1)}) == 2106

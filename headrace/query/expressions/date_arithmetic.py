@@ -133,7 +133,10 @@ def _make_diff(
         if weekday is None or (zone := read_zone(timezone, env)) is None:
             return None
         instants = [_instant("$dateDiff", what, value) for what, value in (("startDate", first), ("endDate", last))]
-        return Int64(_difference(instants[0], instants[1], step, zone, weekday))
+        difference = _difference(instants[0], instants[1], step, zone, weekday)
+        if not fits_long(difference):
+            raise CommandError(5166308, "dateDiff overflowed")
+        return Int64(difference)
 
     return evaluate
 

@@ -33,14 +33,17 @@ def is_date_like(value: Any) -> bool:
 
 
 def date_of(value: Any) -> int:
-    """Milliseconds since the epoch of a date, timestamp or ObjectId. Raises 16006 for any other type."""
+    """Milliseconds since the epoch of a date, timestamp or ObjectId. Raises 16006 for any other type.
+
+    The seconds of a timestamp have no sign; those of an ObjectId have one, so its dates are from 1901 to 2038.
+    """
     kind = type(value)
     if kind is DatetimeMS:
         return int(value)
     if kind is Timestamp:
         return int(value.time) * 1000
     if kind is ObjectId:
-        return int.from_bytes(value.binary[:4], "big") * 1000
+        return int.from_bytes(value.binary[:4], "big", signed=True) * 1000
     raise CommandError(16006, f"can't convert from BSON type {type_name(value)} to Date")
 
 

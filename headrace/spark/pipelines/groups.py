@@ -177,7 +177,7 @@ def instant(value: Any) -> int:
     if type(value) is Timestamp:
         return value.time * 1_000_000
     if type(value) is ObjectId:
-        return int.from_bytes(value.binary[:4], "big") * 1_000_000
+        return int.from_bytes(value.binary[:4], "big", signed=True) * 1_000_000
     raise CommandError(4, "a document without the window's date cannot be grouped on a stream: $match it away before")
 
 
