@@ -12,12 +12,15 @@ single batch, within the limits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from headrace.spark.mongodb.source_options import SourceOptions
+from headrace.spark.stream.offsets import Offset
+from headrace.spark.stream.planner import StreamPlanner
 
 HAS_ADMISSION_CONTROL: Final = find_spec("pyspark.sql.streaming.datasource") is not None
 """Whether this PySpark has admission control; 4.1 does not."""
@@ -36,10 +39,6 @@ else:
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from headrace.spark.stream.planner import StreamPlanner
-
-Offset = dict[str, Any]
-
 
 def took_all(query: StreamingQuery) -> bool:
     """Whether an ended query with the trigger `availableNow` has read everything; otherwise it must be run again."""
@@ -52,10 +51,10 @@ class _StreamOwner:
 
     options: SourceOptions
 
-    @property
+    @cached_property
     def stream(self) -> StreamPlanner:
-        """The stream to plan."""
-        raise NotImplementedError
+        """The planner of the stream, made at first use."""
+        return StreamPlanner(self.options)
 
 
 class AdmissionControl(_StreamOwner, DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from headrace import limits
 from headrace.spark.source.admission import HAS_ADMISSION_CONTROL
 from headrace.spark.source.readers import StreamReader
-from headrace.spark.stream.offsets import ServerOffset
+from headrace.spark.stream.offsets import Offset, ServerOffset
 from headrace.spark.stream.partitions import CollectionEvents, EventRange, SnapshotPieces
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 
@@ -32,8 +32,6 @@ else:
     StreamReaderBase = getattr(_internal, "_SimpleStreamReaderWrapper", DataSourceStreamReader)
 
 _LOG: Final = logging.getLogger(__name__)
-
-Offset = dict[str, Any]
 
 
 class PrefetchingReader(StreamReader, StreamReaderBase):

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -25,7 +24,6 @@ from headrace.spark.rows.tokens import Token
 from headrace.spark.source.admission import Admission
 from headrace.spark.stream.offsets import Offset
 from headrace.spark.stream.partitions import EventRange, MergedRanges, merged_past_partitions, past_partitions
-from headrace.spark.stream.planner import StreamPlanner
 from headrace.spark.stream.read_ahead import read_ahead
 from headrace.spark.timetravel.archive import end_at, resolve
 from headrace.spark.timetravel.collection_at_time import key_ranges
@@ -114,11 +112,6 @@ def _end(mongodb: MongoDBStream, position: StreamPosition) -> Token:
 
 class StreamReader(_PartitionReader, Admission):
     """Plans batches in the driver, from one thread, when Spark asks (`admission.py`); `read` runs on workers."""
-
-    @cached_property
-    def stream(self) -> StreamPlanner:
-        """The planner of the stream, made at first use."""
-        return StreamPlanner(self.options)
 
     def __getstate__(self) -> dict[str, Any]:
         # Workers get the options and the schema, but no connections.

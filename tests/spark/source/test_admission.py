@@ -12,7 +12,6 @@ from headrace.spark.source import admission
 from headrace.spark.source.admission import LegacyAdmission
 from headrace.spark.source.options import parse_options
 from headrace.spark.stream.offsets import Offset
-from headrace.spark.stream.planner import StreamPlanner
 from headrace.values.bson import decode
 
 Db = Database[dict[str, Any]]
@@ -24,11 +23,6 @@ class Old(LegacyAdmission):
     def __init__(self, uri: str, database: Db, **more: str) -> None:
         options = {"uri": uri, "database": database.name, "collection": "c", "awaitMs": "20"}
         self.options = parse_options(options | more)
-        self.server_stream = StreamPlanner(self.options)
-
-    @property
-    def stream(self) -> StreamPlanner:
-        return self.server_stream
 
     def rows(self, start: Offset, end: Offset) -> list[Any]:
         partitions = self.partitions(start, end)
