@@ -106,6 +106,40 @@ def test_infinity_is_a_boundary_of_every_series(series: str) -> None:
     assert buckets[-1]["_id"]["max"] == math.inf
 
 
+def boundaries(series: str, *values: Any, buckets: int = 3) -> list[tuple[Any, Any]]:
+    documents = [{"_id": place, "a": value} for place, value in enumerate(values)]
+    stage = {"$bucketAuto": {"groupBy": "$a", "buckets": buckets, "granularity": series}}
+    return [(bucket["_id"]["min"], bucket["_id"]["max"]) for bucket in answers(stage, documents)]
+
+
+def test_boundaries_are_products_of_integers_of_the_series() -> None:
+    assert boundaries("E6", 1, 10, 100, 1000) == [(0.68, 1.5), (1.5, 15.0), (15.0, 1500.0)]
+    assert boundaries("R5", 1, 10, 100, 1000) == [(0.63, 1.6), (1.6, 16.0), (16.0, 1600.0)]
+    assert boundaries("E6", 0.8, 9, buckets=1) == [(0.68, 10.0)]
+    assert boundaries("R5", 5e-324, buckets=1)[0][0] == 0
+
+
+@pytest.mark.parametrize(
+    ("series", "least", "most"),
+    [("R40", 9.5, 10.6), ("R80", 9.75, 10.3), ("E48", 9.53, 10.5), ("E96", 9.76, 10.2), ("E192", 9.88, 10.1)],
+)
+def test_the_fine_series_are_known(series: str, least: float, most: float) -> None:
+    assert boundaries(series, 10, buckets=1) == [(pytest.approx(least), pytest.approx(most))]
+
+
+def test_a_bucket_of_zeros_ends_where_the_next_one_begins() -> None:
+    assert boundaries("R5", 0, 0, 5) == [(0, 0), (0, 4.0), (4.0, 6.300000000000001)]
+    assert boundaries("POWERSOF2", 0, 5, buckets=2) == [(0, 4.0), (4.0, 8.0)]
+    assert boundaries("R5", 0, buckets=1) == [(0, 0)]
+
+
+def test_a_decimal_has_decimal_boundaries() -> None:
+    assert boundaries("R5", Decimal128("1"), Decimal128("30"), buckets=1) == [
+        (Decimal128("0.630000000000000"), Decimal128("40.0000000000000"))
+    ]
+    assert boundaries("POWERSOF2", Decimal128("5"), buckets=1) == [(Decimal128("4"), Decimal128("8"))]
+
+
 def value_of(expression: Any) -> Any:
     return parse_expression(expression, ParseContext())(Env({}))
 

@@ -9,18 +9,27 @@ Source: MongoDB's documentation of `$bucketAuto`, "Granularity".
 
 from __future__ import annotations
 
+import decimal
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from decimal import Decimal
+from typing import Any, Final, TypeVar
 
 from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
 from headrace.query.expansion import encoded_between
 from headrace.query.expressions import Env
-from headrace.query.expressions.numbers import NUMBERS, int32_of
+from headrace.query.expressions.numbers import (
+    CONTEXT,
+    NUMBERS,
+    decimal_of,
+    decimal_of_double,
+    double_of,
+    int32_of,
+    wrap,
+)
 from headrace.query.external_sort import Sorter
 from headrace.query.stages.bucket import COUNT, require_group_by
 from headrace.query.stages.group import AccumulatedFields, new_states, parse_fields, results
@@ -119,10 +128,15 @@ class _Bucket:
         return compare(value, self._bound) < 0
 
     def upper(self, following: tuple[Any] | None) -> Any:
-        """The upper boundary. `following` has the first value of the next bucket, or is None for the last bucket."""
-        if self._stage.rounder is None:
+        """The upper boundary. `following` has the first value of the next bucket, or is None for the last bucket.
+
+        Zero is in no series, so after a bucket of zeros the next bucket begins at its own value, rounded down.
+        """
+        rounder = self._stage.rounder
+        if rounder is None:
             return self._last if following is None else following[0]
-        return self._stage.rounder.up(self._last) if self._bound is None else self._bound
+        bound = rounder.up(self._last) if self._bound is None else self._bound
+        return bound if following is None or double_of(bound) else rounder.down(following[0])
 
 
 _MEASURED_COUNT = 4096
@@ -168,23 +182,42 @@ def _bucket_count(value: Any) -> int:
 # Granularities.
 
 
-SERIES: Final[dict[str, tuple[float, ...]]] = {
-    "1-2-5": (1.0, 2.0, 5.0),
-    "E6": (1.0, 1.5, 2.2, 3.3, 4.7, 6.8),
-    "E12": (1.0, 1.2, 1.5, 1.8, 2.2, 2.7, 3.3, 3.9, 4.7, 5.6, 6.8, 8.2),
-    "E24": (1.0, 1.1, 1.2, 1.3, 1.5, 1.6, 1.8, 2.0, 2.2, 2.4, 2.7, 3.0, 3.3, 3.6,
-            3.9, 4.3, 4.7, 5.1, 5.6, 6.2, 6.8, 7.5, 8.2, 9.1),
-    "R5": (1.0, 1.6, 2.5, 4.0, 6.3),
-    "R10": (1.0, 1.25, 1.6, 2.0, 2.5, 3.15, 4.0, 5.0, 6.3, 8.0),
-    "R20": (1.0, 1.12, 1.25, 1.4, 1.6, 1.8, 2.0, 2.24, 2.5, 2.8, 3.15, 3.55, 4.0, 4.5, 5.0, 5.6, 6.3, 7.1, 8.0, 9.0),
+_Number = TypeVar("_Number", float, Decimal)
+_E192: Final = (
+    100, 101, 102, 104, 105, 106, 107, 109, 110, 111, 113, 114, 115, 117, 118, 120, 121, 123, 124, 126, 127, 129, 130,
+    132, 133, 135, 137, 138, 140, 142, 143, 145, 147, 149, 150, 152, 154, 156, 158, 160, 162, 164, 165, 167, 169, 172,
+    174, 176, 178, 180, 182, 184, 187, 189, 191, 193, 196, 198, 200, 203, 205, 208, 210, 213, 215, 218, 221, 223, 226,
+    229, 232, 234, 237, 240, 243, 246, 249, 252, 255, 258, 261, 264, 267, 271, 274, 277, 280, 284, 287, 291, 294, 298,
+    301, 305, 309, 312, 316, 320, 324, 328, 332, 336, 340, 344, 348, 352, 357, 361, 365, 370, 374, 379, 383, 388, 392,
+    397, 402, 407, 412, 417, 422, 427, 432, 437, 442, 448, 453, 459, 464, 470, 475, 481, 487, 493, 499, 505, 511, 517,
+    523, 530, 536, 542, 549, 556, 562, 569, 576, 583, 590, 597, 604, 612, 619, 626, 634, 642, 649, 657, 665, 673, 681,
+    690, 698, 706, 715, 723, 732, 741, 750, 759, 768, 777, 787, 796, 806, 816, 825, 835, 845, 856, 866, 876, 887, 898,
+    909, 920, 931, 942, 953, 965, 976, 988,
+)  # fmt: skip
+SERIES: Final[dict[str, tuple[int, ...]]] = {
+    "1-2-5": (10, 20, 50),
+    "E6": (10, 15, 22, 33, 47, 68),
+    "E12": (10, 12, 15, 18, 22, 27, 33, 39, 47, 56, 68, 82),
+    "E24": (10, 11, 12, 13, 15, 16, 18, 20, 22, 24, 27, 30, 33, 36, 39, 43, 47, 51, 56, 62, 68, 75, 82, 91),
+    "E48": _E192[::4],
+    "E96": _E192[::2],
+    "E192": _E192,
+    "R5": (10, 16, 25, 40, 63),
+    "R10": (100, 125, 160, 200, 250, 315, 400, 500, 630, 800),
+    "R20": (100, 112, 125, 140, 160, 180, 200, 224, 250, 280, 315, 355, 400, 450, 500, 560, 630, 710, 800, 900),
+    "R40": (100, 106, 112, 118, 125, 132, 140, 150, 160, 170, 180, 190, 200, 212, 224, 236, 250, 265, 280, 300, 315,
+            355, 375, 400, 425, 450, 475, 500, 530, 560, 600, 630, 670, 710, 750, 800, 850, 900, 950),
+    "R80": (103, 109, 115, 122, 128, 136, 145, 155, 165, 175, 185, 195, 206, 218, 230, 243, 258, 272, 290, 307, 325,
+            345, 365, 387, 412, 437, 462, 487, 515, 545, 575, 615, 650, 690, 730, 775, 825, 875, 925, 975),
 }  # fmt: skip
+"""The numbers of each series in one range of ten. As integers they decide the last digits of boundaries below 10."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rounder:
-    """Rounds to one series. An empty series means the powers of two."""
+    """Rounds to one series. An empty series means the powers of two. A decimal is rounded to a decimal."""
 
-    series: tuple[float, ...]
+    series: tuple[int, ...]
 
     def check(self, value: Any) -> None:
         """Raise an error unless the value can be rounded: a number, not NaN, not negative."""
@@ -202,34 +235,55 @@ class Rounder:
 
     def up(self, value: Any) -> Any:
         """The least number of the series greater than the value."""
-        number = _number(value)
+        number = double_of(value)
         if number in (0, math.inf):
             return value
-        if not self.series:
-            return 2.0 ** (math.floor(math.log2(number)) + 1)
-        factor = self._factor(number)
-        index = bisect_right([item * factor for item in self.series], number)
-        return self.series[index] * factor if index < len(self.series) else self.series[0] * factor * 10
+        with decimal.localcontext(CONTEXT):
+            if not self.series:
+                return _power_of_two(value, math.floor(math.log2(number)) + 1)
+            return wrap(self._up(decimal_of(value))) if type(value) is Decimal128 else self._up(number)
 
     def down(self, value: Any) -> Any:
         """The greatest number of the series less than the value."""
-        number = _number(value)
+        number = double_of(value)
         if number in (0, math.inf):
             return value
-        if not self.series:
-            return 2.0 ** (math.ceil(math.log2(number)) - 1)
-        factor = self._factor(number)
-        index = bisect_left([item * factor for item in self.series], number)
-        return self.series[index - 1] * factor if index else self.series[-1] * factor / 10
+        with decimal.localcontext(CONTEXT):
+            if not self.series:
+                return _power_of_two(value, math.ceil(math.log2(number)) - 1)
+            return wrap(self._down(decimal_of(value))) if type(value) is Decimal128 else self._down(number)
 
-    def _factor(self, number: float) -> float:
-        """The power of ten that scales the series to the number."""
-        factor = 10.0 ** math.floor(math.log10(number))
-        return factor if self.series[0] * factor <= number else factor / 10
+    def _up(self, number: _Number) -> _Number:
+        series, factor, ten = self._numbers(number)
+        while number >= series[-1] * factor:
+            factor *= ten
+        while number < series[0] * factor:
+            least = series[0] * factor
+            factor /= ten
+            if number >= series[-1] * factor:
+                return least
+        return next(item * factor for item in series if item * factor > number)
+
+    def _down(self, number: _Number) -> _Number:
+        series, factor, ten = self._numbers(number)
+        while number <= series[0] * factor:
+            factor /= ten
+        while number > series[-1] * factor and factor:
+            most = series[-1] * factor
+            factor *= ten
+            if number <= series[0] * factor:
+                return most
+        return next((item * factor for item in reversed(series) if item * factor < number), factor)
+
+    def _numbers(self, number: _Number) -> tuple[list[_Number], _Number, _Number]:
+        """The series, one and ten in the type of the number."""
+        if isinstance(number, Decimal):
+            return [decimal_of_double(float(item)) for item in self.series], Decimal(1), Decimal(10)
+        return [float(item) for item in self.series], 1.0, 10.0
 
 
-def _number(value: Any) -> float:
-    return float(value.to_decimal()) if type(value) is Decimal128 else float(value)
+def _power_of_two(value: Any, exponent: int) -> Any:
+    return wrap(Decimal(2) ** exponent) if type(value) is Decimal128 else 2.0**exponent
 
 
 def parse_granularity(value: Any) -> Rounder:
