@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -211,3 +212,21 @@ def test_ranks_are_longs(server: DrivenServer) -> None:
     found = answer(server, window({"$rank": {}}, {"x": 1}), {"$sort": {"_id": 1}})["cursor"]["firstBatch"]
     assert [document["r"] for document in found] == [1, 2, 2, 4]
     assert {type(document["r"]) for document in found} == {Int64}
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, Decimal128("NaN"), Decimal128("-Infinity")], ids=str)
+@pytest.mark.parametrize("name", ["$stdDevPop", "$stdDevSamp"])
+def test_a_deviation_with_a_value_that_is_not_finite_is_null_until_the_value_leaves(
+    server: DrivenServer, name: str, value: Any
+) -> None:
+    numbers = [{"$documents": [{"_id": place, "v": number} for place, number in enumerate([10, 20, value, 30, 40])]}]
+    spread = 5.0 if name == "$stdDevPop" else 50**0.5
+
+    def deviations(bounds: Any) -> list[Any]:
+        stages = [*numbers, window({name: "$v", "window": bounds})]
+        reply = server.must("t", {"aggregate": 1, "pipeline": stages, "cursor": {}})
+        return [document["r"] for document in reply["cursor"]["firstBatch"]]
+
+    assert deviations({"documents": [-1, 0]})[1:] == [pytest.approx(spread), None, None, pytest.approx(spread)]
+    assert deviations({"range": [-1, 1]}) == [pytest.approx(spread), None, None, None, pytest.approx(spread)]
+    assert all(math.isnan(deviation) for deviation in deviations({"documents": ["unbounded", 0]})[2:])

@@ -6,6 +6,7 @@ Accumulators accept any window. The other functions depend on the order of the p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from decimal import Decimal
 from itertools import pairwise
@@ -46,6 +47,7 @@ _ACCUMULATORS: Final = frozenset(
     "$addToSet $avg $bottom $bottomN $concatArrays $count $first $firstN $last $lastN $max $maxN $median $min $minN "
     "$percentile $push $setUnion $stdDevPop $stdDevSamp $sum $top $topN".split()
 )
+_DEVIATIONS: Final = frozenset(("$stdDevPop", "$stdDevSamp"))
 _RANKS: Final = frozenset(("$denseRank", "$documentNumber", "$rank"))
 
 
@@ -87,9 +89,15 @@ def _accumulated(name: str, argument: Any, bounds: WindowBounds, context: Pipeli
         if bounds.grows:
             return _carried(accumulator, environments, bounds.windows(partition))
         windows = paced(bounds.windows(partition))
-        return [_carried(accumulator, environments[start:end], [(0, end - start)])[0] for start, end in windows]
+        column = [_carried(accumulator, environments[start:end], [(0, end - start)])[0] for start, end in windows]
+        return [_null_unless_finite(value) for value in column] if name in _DEVIATIONS else column
 
     return compute
+
+
+def _null_unless_finite(value: Any) -> Any:
+    """The deviation of a window that documents leave: null while it holds NaN or an infinity."""
+    return None if value is None or not math.isfinite(value) else value
 
 
 def _carried(accumulator: Accumulator, environments: list[Env], windows: list[tuple[int, int]]) -> list[Any]:
