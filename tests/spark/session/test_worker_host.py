@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Spark starts each process anew"),
 ]
 
+CHECKOUT = Path(__file__).parents[3]
 SOURCE = """
 import os, sys, time
 print(os.getpid(), os.getcwd(), os.environ["NAME"], __name__, sys.argv[1], sys.stdin.readline().strip(), flush=True)
@@ -39,7 +40,8 @@ class Session:
 
     def start(self, name: str, folder: Path | None = None, **environ: str) -> tuple[int, list[str]]:
         """Start a source; return its process and the rest of what it says."""
-        path = os.pathsep.join([str(self.folder), *sys.path])
+        # Not this process's own path, into which tests put folders.
+        path = os.pathsep.join([str(self.folder), str(CHECKOUT)])
         launch = [sys.executable, "-IS", worker_launcher.__file__, sys.executable]
         process = subprocess.Popen(
             [*launch, str(self.scratch / "workers"), "a_source", "an argument"],
@@ -50,7 +52,9 @@ class Session:
         assert process.stdin and process.stdout
         process.stdin.write("its input\n")
         process.stdin.flush()
-        pid, *words = process.stdout.readline().split(maxsplit=4)
+        line = process.stdout.readline()
+        assert line, process.communicate()
+        pid, *words = line.split(maxsplit=4)
         return int(pid), [word.strip() for word in words]
 
     def host(self) -> int:
