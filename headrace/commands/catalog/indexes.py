@@ -76,7 +76,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     collection = writable(context, namespace)
     check_clustered(collection, specs)
     made_now = collection is None
-    wanted = _wanted(missing(namespace) if collection is None else collection, specs)
+    wanted = _wanted(missing(namespace) if collection is None else collection, specs, made_now)
     if collection is None:
         if not may_create(context, namespace, {}):
             return create(context, request)
@@ -98,16 +98,21 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     return {"createdCollectionAutomatically": made_now, **reply, "commitQuorum": quorum}
 
 
-def _wanted(collection: Collection, specs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _wanted(collection: Collection, specs: list[dict[str, Any]], made_now: bool) -> list[dict[str, Any]]:
     """Return the specifications of the indexes that do not exist yet.
 
-    Raise 85 or 86 for indexes that conflict with another one, 67 for too many.
+    Raise 85 or 86 for indexes that conflict with another one, 67 for too many. Raise 96 for a new index that is
+    specified twice, 68 if the command makes the collection.
     """
     wanted: list[dict[str, Any]] = []
     for spec in specs:
         spec = with_collation(spec, collection.options.get("collation"))
         if not is_there(collection, spec, wanted):
             wanted.append(spec)
+        elif spec["key"] != {"_id": 1} and not is_there(collection, spec, []):
+            if made_now:
+                raise CommandError(68, f"Identical index already exists: {spec['name']}")
+            raise CommandError(96, "Cannot build two identical indexes. Try again without duplicate indexes.")
     if len(collection.indexes) + len(wanted) > limits.INDEX_COUNT_MAX:
         raise CommandError(67, f"add index fails, too many indexes for {collection.namespace}")
     return wanted

@@ -248,3 +248,14 @@ def test_an_index_shows_that_it_was_asked_for_in_the_background(at: DrivenServer
         assert "note" in at.must("t", {"createIndexes": "c", "indexes": [again]})
     shown = at.must("t", {"listIndexes": "c"})["cursor"]["firstBatch"]
     assert [list(index.items()) for index in shown if index["name"] == "z"] == [list({"v": 2, **spec}.items())]
+
+
+def test_a_new_index_is_specified_once(at: DrivenServer) -> None:
+    twice = [{"key": {"z": 1}, "name": "z"}] * 2
+    for name, code in (("c", 96), ("new", 68)):
+        reply = at.run("t", {"createIndexes": name, "indexes": twice})
+        assert isinstance(reply, dict)
+        assert reply["code"] == code
+    at.must("t", {"createIndexes": "c", "indexes": twice[:1]})
+    assert at.must("t", {"createIndexes": "c", "indexes": twice})["note"] == "all indexes already exist"
+    at.must("t", {"createIndexes": "new", "indexes": [{"key": {"_id": 1}, "name": "_id_"}] * 2})
