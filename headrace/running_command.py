@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from greenlet import getcurrent, greenlet
 
+from headrace import limits
 from headrace.clock import monotonic
+from headrace.time_limit import hand_over
 
 TURN_SECONDS: Final = 0.005  # how long a command runs before other commands get a turn
 
@@ -102,7 +104,10 @@ def examined(plan: str, documents: int, keys: int = 0) -> None:
 
 
 def holds_chunk(size: int) -> None:
-    """Note that a scan of the running command has read `size` bytes from a view at once."""
+    """Note that a scan of the running command has read `size` bytes from a view at once. A large document is left to a
+    reader process before it is decoded."""
     command = getcurrent()
     if isinstance(command, RunningCommand):
         command.scan_bytes = size
+        if size > limits.MOVED_CHUNK_BYTES:
+            hand_over()

@@ -3,7 +3,7 @@
     each = limited(function)     returns the function; a call that takes too long raises 50, at whatever instruction
 
 The limited functions do not check the time. A thread, the watch, checks the limited calls of all threads every
-fiftieth of a second. If a call has taken too long, Python raises the error in its thread at the end of the present
+hundredth of a second. If a call has taken too long, Python raises the error in its thread at the end of the present
 instruction. The watch sleeps while there are no limited calls. A call of a command that another process can run is left
 much sooner, with `HandedOver`: other commands of this process need not wait for it.
 
@@ -28,9 +28,9 @@ from typing import Any, Final, ParamSpec, TypeVar, TypeVarTuple
 from headrace import limits
 from headrace.errors import CommandError, HandedOver
 
-LOOK_SECONDS: Final = 0.02
+LOOK_SECONDS: Final = 0.01
 """The time between two checks of the watch."""
-_IDLE_COUNT: Final = 45
+_IDLE_COUNT: Final = 90
 """The number of checks without a limited call after which the watch sleeps."""
 
 Arguments = TypeVarTuple("Arguments")
@@ -215,11 +215,20 @@ def limited_call(function: Callable[Parameters, Result]) -> Callable[Parameters,
     return within
 
 
-def check_memory() -> None:
-    """Raise 146 while the process has too much memory. Called before something large is made in one step; takes 4
-    µs."""
+def check_step(length: int) -> None:
+    """Check that an array of `length` elements may be made in one step, which the watch cannot end. Takes 4 µs.
+
+    Raise 146 while the process has too much memory. Leave a long array to another process, if one can run the read."""
     if watch.memory_is_exceeded():
         raise OutOfMemory
+    if length > limits.MOVED_ARRAY_LENGTH:
+        hand_over()
+
+
+def hand_over() -> None:
+    """Leave the running read if another process can run it: its next step takes long and cannot be cut."""
+    if watch.may_move(current_thread()):
+        raise HandedOver
 
 
 def is_limited() -> bool:

@@ -147,8 +147,8 @@ def _by_id(
     spec, change = statement.get("q"), statement.get("u")
     if type(spec) is not dict or "_id" not in spec or len(spec) != 1 or type(change) is not dict or not change:
         return None
-    if statement.keys() - _PLAIN_FIELDS or "let" in request.body:
-        return None
+    if statement.keys() - _PLAIN_FIELDS or "let" in request.body or len(raw) > limits.KEYS_BYTES:
+        return None  # a long update takes a turn to be parsed
     if statement.get("multi", False) is not False or type(statement.get("upsert", False)) is not bool:
         return None
     txn = context.txn

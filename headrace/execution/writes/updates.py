@@ -113,6 +113,8 @@ class Applier:
         """Change one document. Return None if it was changed or deleted meanwhile and no longer matches."""
         context, target = self._context, self._target
         while True:
+            if len(match.raw) > limits.KEYS_BYTES:  # decoding it may have taken long, and the update may, too
+                context.tick()
             if match.pause_count != context.pause_count:
                 latest = current(context, target, self._finder, match)
                 if latest is None:

@@ -34,7 +34,7 @@ from headrace.query.expressions.operator_parser import (
     unary,
 )
 from headrace.query.expressions.value_text import as_text
-from headrace.time_limit import check_memory
+from headrace.time_limit import check_step
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import equal, sort_key
 from headrace.values.paths import get_path
@@ -60,7 +60,7 @@ def _check_length(name: str, length: int) -> None:
     if length > EXPRESSION_ARRAY_LENGTH_MAX:
         raise CommandError(146, f"{name} would use too much memory")
     if length > _LONG_COUNT:
-        check_memory()
+        check_step(length)
 
 
 def _joined(arrays: list[list[Any]]) -> list[Any]:

@@ -394,6 +394,23 @@ def test_a_read_whose_document_takes_long_is_begun_again_in_a_reader(
     assert client.t.c.find_one({"_id": 5})["a"] == 5
 
 
+def test_a_step_that_cannot_be_cut_is_left_to_a_reader_before_it_begins(
+    server: headrace.Server, client: pymongo.MongoClient[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long array and the decoding of a large document: only the server hands them over here, before its turn ends."""
+    monkeypatch.setattr(server._running.scheduler.turns, "seconds", 3600.0)
+    monkeypatch.setattr(limits, "MOVED_ARRAY_LENGTH", 150_000)
+    monkeypatch.setattr(limits, "MOVED_CHUNK_BYTES", 10_000)
+    client.t.steps.insert_many([{"_id": 1, "s": "x" * 20_000}, {"_id": 2, "s": "y"}])
+    made = [{"$limit": 1}, {"$project": {"_id": 0, "n": {"$size": {"$range": [0, 200_000]}}}}]
+    before = moved_count(server)
+    assert list(client.t.c.aggregate(made)) == [{"n": 200_000}]
+    assert client.t.steps.count_documents({"s": {"$lt": "y"}}) == 1
+    assert moved_count(server) == before + 2
+    assert client.t.c.find_one({"a": 5}) is not None
+    assert moved_count(server) == before + 2
+
+
 @pytest.mark.parametrize("starts", [True, False])
 def test_a_read_whose_document_takes_long_starts_the_first_reader(
     monkeypatch: pytest.MonkeyPatch, *, starts: bool

@@ -157,6 +157,39 @@ def test_a_document_changed_meanwhile_must_match_again(pausing: headrace.Server)
         assert all(after[key] == 1 for key in range(390))
 
 
+def test_an_update_pauses_before_a_long_document_is_changed(pausing: headrace.Server) -> None:
+    """Decoding the document and changing it are in turns of their own; what others change between is not lost."""
+    turns = pausing._running.scheduler.turns
+    with RawClient(pausing.address) as one:
+        one.ask({"insert": "c", "documents": [{"_id": 1, "n": 0, "a": [1, 2], "s": ""}]})
+        update: dict[str, Any] = {
+            "q": {"_id": 1}, "u": {"$inc": {"n": 1, "a.$[e]": 1}}, "arrayFilters": [{"e": {"$gt": 1}}],
+        }  # fmt: skip
+        counts = []
+        for length in (10, limits.KEYS_BYTES):
+            one.ask({"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$set": {"s": "x" * length}}}]})
+            before = turns.pause_count
+            assert one.ask({"update": "c", "updates": [update]})["nModified"] == 1
+            counts.append(turns.pause_count - before)
+        assert counts[1] > counts[0]
+        threads = [
+            threading.Thread(target=increment_again_and_again, args=(pausing, {"update": "c", "updates": [update]}))
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (document,) = all_of(one)
+        assert (document["n"], document["a"]) == (82, [1, 84])
+
+
+def increment_again_and_again(server: headrace.Server, command: dict[str, Any]) -> None:
+    with RawClient(server.address) as client:
+        for _ in range(20):
+            assert client.ask(command)["nModified"] == 1
+
+
 def test_concurrent_increments_are_all_made(pausing: headrace.Server) -> None:
     with contextlib.ExitStack() as opened:
         clients = [opened.enter_context(RawClient(pausing.address)) for _ in range(4)]
