@@ -76,8 +76,9 @@ class LocalEngine:
         self.lock = threading.Lock()
         self.parked = ParkedThreads(self)
         self.engine = Engine(
-            self.store, self.options, commands_for(self.options), first_parameters(self.options), shell=self.parked
-        )
+            self.store, self.options, commands_for(self.options), first_parameters(self.options),
+            shell=self.parked,  # type: ignore[arg-type]
+        )  # fmt: skip
         self.store.listeners.append(self.parked.committed)
         self.writes = LocalWrites(self)
         self.core: Core | None = None

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace import limits
 from headrace.clock import monotonic
 from headrace.cursors.channels import channel_keys
-from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.request import Request
 from headrace.dispatch.shell import Shell
 from headrace.dispatch.wait import Wait
 from headrace.embedded.locks import Released
 from headrace.errors import Interrupted
-from headrace.running_command import RunningCommand, Work
 from headrace.store.store import Committed
 
 if TYPE_CHECKING:
@@ -45,8 +44,8 @@ class ParkedThread:
             self.woken.release()
 
 
-class ParkedThreads(Shell):
-    """The waiting threads, by the key that they wait for."""
+class ParkedThreads:
+    """The waiting threads, by the key that they wait for. A `Shell`, with the rest from the server's shell."""
 
     def __init__(self, local: LocalEngine) -> None:
         self._local = local
@@ -105,47 +104,24 @@ class ParkedThreads(Shell):
         """The server's shell while the store is served."""
         return self._local.core or _NO_SHELL
 
-    @property
-    def log_lines(self) -> Sequence[str]:  # type: ignore[override]
-        """The last lines of the log."""
-        return self._server.log_lines
-
-    @property
-    def startup_warnings(self) -> Sequence[str]:  # type: ignore[override]
-        """The warnings at the server's start."""
-        return self._server.startup_warnings
-
-    @property
-    def certificate(self) -> tuple[str, float] | None:  # type: ignore[override]
-        """The subject and the expiry of the server's certificate."""
-        return self._server.certificate
-
-    def rotate_certificates(self, message: str | None = None) -> None:
-        self._server.rotate_certificates(message)
-
-    def rotate_logs(self, log: str | None = None, client: ClientInfo | None = None) -> None:
-        self._server.rotate_logs(log, client)
-
-    def client_introduced(self, client: ClientInfo) -> None:
-        self._server.client_introduced(client)
-
-    def has_paused(self, request: Request, turn: RunningCommand) -> None:
-        self._server.has_paused(request, turn)
-
-    def slow(self, request: Request, duration_ms: float, work: Work | None, answer: Any) -> None:
-        self._server.slow(request, duration_ms, work, answer)
+    def __getattr__(self, name: str) -> Any:
+        """Return what only a server has, such as its log: from the server's shell, or without effect."""
+        return getattr(self._server, name)
 
     def profiled(self, namespace: str, document: bytes | None) -> None:
+        """Store a document of the profiler, in a job of the store."""
         if len(self._local.profiles) < limits.PROFILE_QUEUE_COUNT_MAX:
             self._local.profiles.append((namespace, document))
 
     def waiting_requests(self) -> Sequence[Request]:
+        """Return the unanswered commands of the program's threads and of clients."""
         parked = [parked.request for waiting in self._parked.values() for parked in waiting]
         local = self._local
         begun = dict.fromkeys([*parked, *local.paused, *list(local.held)])  # a write may be in all three
         return [*begun, *local.writes.requests(), *self._server.waiting_requests()]
 
     def interrupt(self, connection_id: int) -> None:
+        """End the command of a thread or connection with error 11601."""
         error = Interrupted(11601, "operation was interrupted")
         for waiting in self._parked.values():
             for parked in waiting:
@@ -162,10 +138,12 @@ class ParkedThreads(Shell):
         self._server.interrupt(connection_id)
 
     def wake(self, key: str) -> None:
+        """Run again the commands that wait for `key`."""
         _wake(self._parked.get(key, {}))
         self._server.wake(key)
 
     def cursor_killed(self, cursor: Any) -> None:
+        """Run again the getMore that waits for this cursor."""
         _wake(self._parked.get(cursor.key, {}))
         self._server.cursor_killed(cursor)
 

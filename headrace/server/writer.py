@@ -6,7 +6,8 @@ transaction and commits it, so that reads and pings are answered meanwhile.
 
 A long write pauses (`turns.py`), and the changes of its turn are committed with its group. It continues at the end of a
 later group, after the writes that came meanwhile. Each group has at most one paused write. After a long commit, or a
-slow one that a paused write was in, the writes that came meanwhile get a group without one: they have waited already.
+slow one or a long turn of a paused write, the writes that came meanwhile get a group without one: they have waited
+already.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         self._is_due = False  # the loop will call `_flush` in its next iteration
         self._commit_ms = 0.0
         self.commit_times = CommitTimes()
-        self._commit_was_long = False
+        self._was_long = False
         self._slow_peer: Peer | None = None
         """The client whose last write took longer than a group may take. Its next one has a group of its own, after one
         of the other writes."""
@@ -360,7 +361,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
             count = self._count_before_slow() if is_expected else limits.COMMIT_COMMAND_COUNT_MAX
             group = SharedGroup(self._queue[:count])
             self._queue = self._queue[count:]
-            if self._paused and not is_locked and not (self._commit_was_long and group.writes):
+            if self._paused and not is_locked and not (self._was_long and group.writes):
                 group.resumed = self._paused.popleft()
         self._group = group
         if self._commit_ms > SLOW_COMMIT_MS or _message_bytes(group, self._core.engine) > LONG_COMMIT_BYTES:
@@ -421,7 +422,10 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         if group.writes and (group.ran_over or self._slow_peer is not None):
             self._note_slow(group)
         txn = group.txn
-        is_long = self._commit_was_long = txn.staged.entry_bytes > LONG_COMMIT_BYTES
+        is_long = txn.staged.entry_bytes > LONG_COMMIT_BYTES
+        assert self.busy_since is not None
+        took = monotonic() - self.busy_since
+        self._was_long = is_long or (group.resumed is not None and took > limits.MOVED_DOCUMENT_SECONDS)
         if kv is not None:
             self.busy_since = monotonic()  # the time of the commands does not count as the disk's
             task = self._core.loop.run_in_executor(self._core.commit_thread, self._timed_sync, group, is_long)
@@ -477,7 +481,7 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         self.commit_times.add(took)
         if not is_long:
             self._commit_ms += 0.1 * (took * 1000 - self._commit_ms)
-            self._commit_was_long = group.resumed is not None and took * 1000 > SLOW_COMMIT_MS
+            self._was_long |= group.resumed is not None and took * 1000 > SLOW_COMMIT_MS
 
     def _synced(self, group: SharedGroup, failure: BaseException | None) -> None:
         """Publish a finished commit and answer the clients."""

@@ -338,7 +338,7 @@ def test_a_trial_ends_where_a_look_at_a_document_takes_long() -> None:
         made: list[trial.Trial] = []
         original = trial.run_trials
         with (
-            mock.patch.object(limits, "DOCUMENT_SECONDS_MAX", 60.0),  # a slow machine takes more than 200 ms
+            mock.patch.object(limits, "DOCUMENT_SECONDS_MAX", 60.0),  # a slow machine takes more than 180 ms
             mock.patch.object(choice, "run_trials", lambda *args: made.extend(original(*args)) or made),
         ):
             first = server.must("t", body)["cursor"]["firstBatch"]

@@ -113,7 +113,8 @@ class Applier:
         """Change one document. Return None if it was changed or deleted meanwhile and no longer matches."""
         context, target = self._context, self._target
         while True:
-            if len(match.raw) > limits.KEYS_BYTES:  # decoding it may have taken long, and the update may, too
+            is_long = len(match.raw) > limits.VIEW_CHUNK_BYTES
+            if is_long:  # decoding it may have taken long, and the update may, too
                 context.tick()
             if match.pause_count != context.pause_count:
                 latest = current(context, target, self._finder, match)
@@ -124,6 +125,8 @@ class Applier:
             applied = limited(self._update.apply)(match.document, times)
             if applied.change is None:
                 return Changed(match.document, None)
+            if is_long:
+                context.tick()
             new = encode(applied.document)
             if len(new) > limits.DOCUMENT_BYTES_MAX:
                 raise CommandError(17419, f"Resulting document after update is larger than {limits.DOCUMENT_BYTES_MAX}")

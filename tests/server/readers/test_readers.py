@@ -378,7 +378,7 @@ def _children(pid: int) -> list[str]:
 def test_a_read_whose_document_takes_long_is_begun_again_in_a_reader(
     server: headrace.Server, client: pymongo.MongoClient[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the reader has a limit of 200 ms here, and the read pauses nowhere else."""
+    """Only the reader has a limit of its CPU time here, and the read pauses nowhere else."""
     monkeypatch.setattr(server._running.scheduler.turns, "seconds", 3600.0)
     monkeypatch.setattr(limits, "DOCUMENT_SECONDS_MAX", 3600.0)
     before = moved_count(server)

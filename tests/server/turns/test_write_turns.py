@@ -15,9 +15,7 @@ from pymongo import MongoClient
 import headrace
 from headrace import limits
 from headrace.server import writer as writer_module
-from headrace.server.writer import LONG_COMMIT_BYTES
 from headrace.store.store import Store
-from headrace.values.bson import encode
 from tests.waiting import until
 
 from ..held_writer import hold_the_writer
@@ -157,8 +155,10 @@ def test_a_document_changed_meanwhile_must_match_again(pausing: headrace.Server)
         assert all(after[key] == 1 for key in range(390))
 
 
-def test_an_update_pauses_before_a_long_document_is_changed(pausing: headrace.Server) -> None:
-    """Decoding the document and changing it are in turns of their own; what others change between is not lost."""
+def test_a_long_document_is_decoded_changed_and_stored_in_turns_of_their_own(
+    pausing: headrace.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others change between these turns is not lost."""
     turns = pausing._running.scheduler.turns
     with RawClient(pausing.address) as one:
         one.ask({"insert": "c", "documents": [{"_id": 1, "n": 0, "a": [1, 2], "s": ""}]})
@@ -166,16 +166,15 @@ def test_an_update_pauses_before_a_long_document_is_changed(pausing: headrace.Se
             "q": {"_id": 1}, "u": {"$inc": {"n": 1, "a.$[e]": 1}}, "arrayFilters": [{"e": {"$gt": 1}}],
         }  # fmt: skip
         counts = []
-        for length in (10, limits.KEYS_BYTES):
+        monkeypatch.setattr(limits, "VIEW_CHUNK_BYTES", 8192)
+        for length in (10, 8192):
             one.ask({"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$set": {"s": "x" * length}}}]})
             before = turns.pause_count
             assert one.ask({"update": "c", "updates": [update]})["nModified"] == 1
             counts.append(turns.pause_count - before)
         assert counts[1] > counts[0]
-        threads = [
-            threading.Thread(target=increment_again_and_again, args=(pausing, {"update": "c", "updates": [update]}))
-            for _ in range(4)
-        ]
+        command = {"update": "c", "updates": [update]}
+        threads = [threading.Thread(target=increment_again_and_again, args=(pausing, command)) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -598,36 +597,3 @@ def test_a_bulk_write_inserts_long_documents_whose_id_is_not_first() -> None:
         reply = client.admin.command({"bulkWrite": 1, "ops": ops, "nsInfo": [{"ns": "d.c"}]})
         assert reply["nInserted"] == 3
         assert client.d.c.count_documents({}) == 3
-
-
-@pytest.mark.parametrize("why", ["bytes", "time"])
-def test_a_short_write_does_not_share_a_second_long_commit(
-    pausing: headrace.Server, monkeypatch: pytest.MonkeyPatch, why: str
-) -> None:
-    shared: list[bool] = []
-    long_began, short_came = threading.Event(), threading.Event()
-    original = Store.sync
-
-    def sync(self: Store, txn: Any) -> None:
-        group = pausing._running.writer._group
-        if group is not None and group.writes and group.writes[0][2].body.get("insert") == "short":
-            shared.append(group.resumed is not None)
-        is_resumed = group is not None and group.resumed is not None
-        if is_resumed if why == "time" else txn.staged.entry_bytes > LONG_COMMIT_BYTES:  # in the thread
-            long_began.set()
-            short_came.wait(30)
-        original(self, txn)
-
-    with RawClient(pausing.address) as long, RawClient(pausing.address) as other:
-        other.ask({"create": "short"})
-        monkeypatch.setattr(Store, "sync", sync)
-        if why == "time":
-            monkeypatch.setattr(writer_module, "SLOW_COMMIT_MS", -1.0)
-        text = bytes(1_000_000 if why == "time" else 3_000_000)
-        long.send({"insert": "c"}, documents=[encode({"_id": key, "x": text}) for key in range(3)])
-        assert long_began.wait(30)
-        other.send({"insert": "short"}, documents=[encode({"_id": 1})])
-        until(lambda: pausing._running.writer._queue)
-        short_came.set()
-        assert other.receive()[1]["n"] == 1 and long.receive()[1]["n"] == 3
-    assert shared == [False]
