@@ -99,10 +99,10 @@ def _serve(listener: socket.socket, path: Path) -> socket.socket | None:
     from headrace.spark.session.jvm import is_abandoned
 
     listener.settimeout(_LOOK_SECONDS)
-    inode = path.stat().st_ino
+    inode, lock = path.stat().st_ino, path.with_name("lock")
     with suppress(FileNotFoundError):
         # Of several processes that begin at the same time, each makes a host, and the last one stays.
-        while path.stat().st_ino == inode and not is_abandoned(path.with_name("lock")):
+        while path.stat().st_ino == inode and lock.exists() and not is_abandoned(lock):
             try:
                 connection, _ = listener.accept()
             except TimeoutError:
