@@ -33,7 +33,7 @@ def accumulate(name: str, spec: Any, documents: list[dict[str, Any]]) -> Any:
         ("$topN", {"n": 2, "sortBy": {"a": 1}, "output": ["$a"]}, [[None], [None]]),
         ("$bottomN", {"n": 2, "sortBy": {"a": 1}, "output": "$a"}, [3, "x"]),
         ("$median", {"input": "$a", "method": "approximate"}, 2.0),
-        ("$percentile", {"input": "$a", "p": [0.25, 0.9], "method": "discrete"}, [1.0, 3.0]),
+        ("$percentile", {"input": "$a", "p": [0.25, 0.9], "method": "approximate"}, [1.0, 3.0]),
     ],
 )  # fmt: skip
 def test_an_accumulator_comes_to_its_value(name: str, spec: Any, value: Any) -> None:
@@ -71,6 +71,14 @@ def test_more_may_be_added_after_a_result() -> None:
     assert (before, accumulator.result(state)) == ([1], [1, 2])
 
 
+@pytest.mark.parametrize("name", ["$concatArrays", "$setUnion"])
+def test_arrays_are_joined_without_missing_ones_and_null_is_no_array(name: str) -> None:
+    assert accumulate(name, "$a", [{"a": [1]}, {}, {"a": [None]}]) == [1, None]
+    with pytest.raises(CommandError) as caught:
+        accumulate(name, "$a", [{"a": [1]}, {"a": None}])
+    assert caught.value.code == 14
+
+
 def test_merged_objects_keep_the_order_of_first_appearance() -> None:
     merged = accumulate("$mergeObjects", "$a", [{"a": {"x": 1, "y": 1}}, {"a": None}, {"a": {"z": 2, "x": 2}}])
     assert list(merged.items()) == [("x", 2), ("y", 1), ("z", 2)]
@@ -79,10 +87,13 @@ def test_merged_objects_keep_the_order_of_first_appearance() -> None:
 @pytest.mark.parametrize(
     ("name", "spec", "code"),
     [
-        ("$nope", 1, 15952), ("$sum", [1, 2], 40237), ("$count", 1, 9), ("$accumulator", {}, 31264),
+        ("$nope", 1, 15952), ("$sum", [1, 2], 40237), ("$count", 1, 14), ("$count", {"a": 1}, 14),
+        ("$count", [], 40237), ("$nope", [1], 40237), ("$accumulator", {}, 31264),
         ("$firstN", {"n": 0, "input": 1}, 7548606), ("$firstN", {"input": 1}, 5787906),
         ("$topN", {"n": 1, "output": 1}, 5788005),
-        ("$percentile", {"input": 1, "p": [2], "method": "discrete"}, 7750303),
+        ("$percentile", {"input": 1, "p": [0.5], "method": "discrete"}, 2),
+        ("$median", {"input": 1, "method": "continuous"}, 2), ("$median", {"input": 1, "method": 5}, 14),
+        ("$percentile", {"input": 1, "p": [2], "method": "approximate"}, 7750303),
     ],
 )  # fmt: skip
 def test_a_bad_accumulator_is_refused(name: str, spec: Any, code: int) -> None:

@@ -72,9 +72,9 @@ ACCUMULATORS: dict[str, Any] = {
         "$addToSet": "$v", "$avg": "$v", "$bottom": {"sortBy": {"v": 1}, "output": "$_id"},
         "$bottomN": {"n": 2, "sortBy": {"v": -1}, "output": "$missing"}, "$concatArrays": "$l", "$count": {},
         "$first": "$v", "$firstN": {"n": 2, "input": "$v"}, "$last": "$v", "$lastN": {"n": 2, "input": "$v"},
-        "$max": "$v", "$maxN": {"n": 2, "input": "$v"}, "$median": {"input": "$v", "method": "continuous"},
+        "$max": "$v", "$maxN": {"n": 2, "input": "$v"}, "$median": {"input": "$v", "method": "approximate"},
         "$mergeObjects": {"a": "$v"}, "$min": "$v", "$minN": {"n": 2, "input": "$v"},
-        "$percentile": {"input": "$n", "p": [0.1, 0.9], "method": "discrete"}, "$push": "$v", "$setUnion": "$l",
+        "$percentile": {"input": "$n", "p": [0.1, 0.9], "method": "approximate"}, "$push": "$v", "$setUnion": "$l",
         "$stdDevPop": "$n", "$stdDevSamp": "$v", "$sum": "$v", "$top": {"sortBy": {"v": 1}, "output": "$v"},
         "$topN": {"n": 3, "sortBy": {"n": 1, "v": -1}, "output": ["$_id", "$v"]},
     }.items()

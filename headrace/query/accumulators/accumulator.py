@@ -61,9 +61,9 @@ def parse_accumulator(name: str, spec: Any, context: ParseContext | None = None)
     Raises 15952 for an unknown name, 40237 for an array, and the errors of its operands.
     """
     context = context or ParseContext()
+    if type(spec) is list:
+        raise CommandError(40237, f"The {name} accumulator is a unary operator")
     if name in STATE_FACTORIES:
-        if type(spec) is list:
-            raise CommandError(40237, f"The {name} accumulator is a unary operator")
         new_state = STATE_FACTORIES[name]
         return Accumulator(lambda: new_state(context.collation), parse_expression(spec, context).evaluate)
     if name in _PARSERS:
@@ -76,7 +76,7 @@ def parse_accumulator(name: str, spec: Any, context: ParseContext | None = None)
 
 def _parse_count(name: str, spec: Any, context: ParseContext) -> Accumulator:
     if spec != {} or type(spec) is not dict:
-        raise CommandError(9, "$count takes no arguments, i.e. $count:{}")
+        raise CommandError(14, "$count takes no arguments, i.e. $count:{}")
     return Accumulator(Sum, lambda env: 1)
 
 
@@ -108,9 +108,8 @@ def _parse_percentiles(name: str, spec: Any, context: ParseContext) -> Accumulat
     given = read_percentile_arguments(name, spec)
     single = name == "$median"
     fractions = (0.5,) if single else check_fractions(parse_expression(given["p"], context)(Env({})))
-    continuous = given["method"] == "continuous"
     source = parse_expression(given["input"], context).evaluate
-    return Accumulator(lambda: Percentile(fractions, continuous, single), source)
+    return Accumulator(lambda: Percentile(fractions, single), source)
 
 
 _PARSERS: Final[dict[str, Callable[[str, Any, ParseContext], Accumulator]]] = {

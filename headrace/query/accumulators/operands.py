@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import NUMBERS, coerced_to_long, double_of, int64_of, integral
@@ -10,8 +10,6 @@ from headrace.query.expressions.operator_parser import read_named
 from headrace.query.expressions.value_text import as_text
 from headrace.query.options import ANY, check_options
 from headrace.values.bson.to_string import to_string
-
-METHODS: Final = ("approximate", "continuous", "discrete")
 
 
 def check_group_n(value: Any) -> int:
@@ -61,12 +59,12 @@ def read_rank_arguments(name: str, argument: Any) -> dict[str, Any]:
 
 
 def read_percentile_arguments(name: str, argument: Any) -> dict[str, Any]:
-    """The operands `{input, p, method}` of $percentile; $median has no `p`. Raises 7429703, 40414, 40415 and 2."""
+    """The operands `{input, p, method}` of $percentile; $median has no `p`. Raises 7429703, 40414, 40415, 14 and 2."""
     names = ("input", "p", "method") if name == "$percentile" else ("input", "method")
-    check_options(name, argument, dict.fromkeys(names, ANY), names, not_object=7429703)
-    if argument["method"] not in METHODS:
-        message = "Currently only 'approximate', 'discrete' and 'continuous' can be used as percentile 'method'."
-        raise CommandError(2, message)
+    types = dict.fromkeys(names, ANY) | {"method": "string"}
+    check_options(name, argument, types, names, not_object=7429703)
+    if argument["method"] != "approximate":
+        raise CommandError(2, "Currently only 'approximate' can be used as percentile 'method'.")
     return dict(argument)
 
 

@@ -255,13 +255,13 @@ class AddToSet(Growing):
 
 
 class SetUnion(AddToSet):
-    """$setUnion: the distinct elements of all arrays."""
+    """$setUnion: the distinct elements of all arrays. A missing value is ignored, null is refused."""
 
     __slots__ = ()
     name = "$setUnion"
 
     def add(self, value: Any) -> None:
-        if is_nullish(value):
+        if value is MISSING:
             return
         if type(value) is not list:
             raise CommandError(14, f"$setUnion requires array inputs, but input is of type {type_name(value)}")
@@ -270,13 +270,13 @@ class SetUnion(AddToSet):
 
 
 class ConcatArrays(Push):
-    """$concatArrays: the elements of all arrays, in order."""
+    """$concatArrays: the elements of all arrays, in order. A missing value is ignored, null is refused."""
 
     __slots__ = ()
     name = "$concatArrays"
 
     def add(self, value: Any) -> None:
-        if is_nullish(value):
+        if value is MISSING:
             return
         if type(value) is not list:
             raise CommandError(14, f"$concatArrays requires array inputs, but input is of type {type_name(value)}")
@@ -449,13 +449,12 @@ class Percentile(Growing):
     """$percentile and (`single`) $median: percentiles of the numbers as doubles; each is None if there are no
     numbers."""
 
-    __slots__ = ("_added", "_numbers", "continuous", "fractions", "name", "single")
+    __slots__ = ("_added", "_numbers", "fractions", "name", "single")
 
-    def __init__(self, fractions: tuple[float, ...], continuous: bool, single: bool) -> None:
+    def __init__(self, fractions: tuple[float, ...], single: bool) -> None:
         super().__init__()
         self.name = "$median" if single else "$percentile"
         self.fractions = fractions
-        self.continuous = continuous
         self.single = single
         self._numbers: list[float] = []  # in order
         self._added: list[float] = []  # added since `_numbers` was sorted
@@ -484,13 +483,7 @@ class Percentile(Growing):
         count = len(numbers)
         if not count:
             return None
-        if not self.continuous:
-            return numbers[max(0, math.ceil(fraction * count) - 1)]
-        rank = fraction * (count - 1)
-        low, high = math.floor(rank), math.ceil(rank)
-        if low == high:
-            return numbers[low]
-        return numbers[low] * (high - rank) + numbers[high] * (rank - low)
+        return numbers[max(0, math.ceil(fraction * count) - 1)]
 
 
 STATE_FACTORIES: Final[dict[str, Callable[[Any], AccumulatorState]]] = {

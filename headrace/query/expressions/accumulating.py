@@ -89,9 +89,7 @@ def _percentiles(name: str) -> OperatorParser:
         fractions = check_fractions(wanted.value)
 
         def make(source: Evaluate) -> Evaluate:
-            return partial(
-                _over_elements, lambda: Percentile(fractions, given["method"] == "continuous", single), source
-            )
+            return partial(_over_elements, lambda: Percentile(fractions, single), source)
 
         return Call(Operator(name, make, folds=False), [parse_operand(given["input"], context)])
 
