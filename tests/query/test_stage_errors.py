@@ -103,6 +103,7 @@ CASES: list[tuple[tuple[dict[str, Any], str], int]] = [
     (agg({"$out": {"db": "a b", "coll": "x"}}), 73),
     (agg({"$merge": {"into": "u", "whenMatched": "keepExisting", "whenNotMatched": "fail"}}), 51181),
     (agg({"$merge": {"into": "u", "whenMatched": [{"$set": {"m": 1}}], "whenNotMatched": "discard"}}), 0),
+    (agg({"$merge": {"into": "u", "whenMatched": []}}), 0),
     (({"find": "c", "filter": {"arr": 1}, "projection": {"arr.$": 1, "arrd": {"$elemMatch": {"x": 1}}}}, "t"), 31255),
     (agg(let={"a": "$$NOW"}), 51144),
     (agg(let={"a": {"$add": [1, 2]}, "b": {"$literal": "$x"}}), 0),

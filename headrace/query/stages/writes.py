@@ -208,7 +208,7 @@ def _pipeline_of(pipeline: list[Any], let: Any, context: PipelineContext) -> Cal
         raise CommandError(51273, "'let' may not define a value for the reserved 'new' variable other than '$$ROOT'")
     bindings = [(variable, context.expression(value)) for variable, value in {"new": "$$ROOT", **let}.items()]
     live: dict[str, Any] = {variable: None for variable, _ in bindings}
-    stages = parse_pipeline(pipeline, context=replace(context, bound=live, inside=""))
+    stages = parse_pipeline(pipeline, context=replace(context, bound=live, inside="", carried=None))
     for stage in stages:
         if stage.name not in _UPDATE_STAGES:
             raise CommandError(72, f"{stage.name} is not allowed to be used within an update")
