@@ -151,6 +151,9 @@ def test_what_operators_log(update: Any, before: Document, logged: Any) -> None:
         ({"$bit": {"a": {}}}, {}, 2),
         ({"$bit": {"a": {"and": 1.0}}}, {}, 2),
         ({"$currentDate": {"a": {"$type": "x"}}}, {}, 2),
+        ({"$pull": {"a": {"$expr": True}}}, {"a": [{}]}, 224),
+        ({"$pull": {"a": {"b": 1, "$or": [{"$jsonSchema": {}}]}}}, {"a": [{}]}, 224),
+        ({"$pull": {"a": {"$elemMatch": {"$jsonSchema": {}}}}}, {"a": [{}]}, 224),
         ({"$set": {"a": {}}}, {}, 0),
     ],
 )
@@ -257,6 +260,8 @@ def test_one_changed_element_is_logged_alone() -> None:
         ({"$set": {"a.$[i]": 1}}, [{"i": 1, "j": 2}], {}, 9),
         ({"$set": {"a.$[I]": 1}}, [{"I": 1}], {}, 2),
         ({"a": 1}, [{"i": 1}], {}, 9),
+        ({"$set": {"a.$[i]": 1}}, [{"i": 1, "$expr": True}], {"a": [1]}, 224),
+        ({"$set": {"a.$[i]": 1}}, [{"$jsonSchema": {}}], {"a": [1]}, 224),
         ({"$set": {"a.$[]": 1, "a.0": 2}}, None, {}, 40),
         ({"$set": {"a.$[i]": 1, "a.$[]": 2}}, [{"i": 1}], {"a": [1]}, 40),
     ],

@@ -76,7 +76,7 @@ class FilterContext:
     """The names that a filter may refer to. `top` is False inside `$elemMatch`, where `$expr` is not allowed.
 
     `nears` collects each `$near` that is parsed, `text` parses `$text`. None if the operator is not allowed. `$where`
-    is allowed where `$near` is.
+    is allowed where `$near` is. `plain` refuses `$expr` and `$jsonSchema`, as the conditions of updates do.
     """
 
     collation: Collation | None = None
@@ -85,10 +85,11 @@ class FilterContext:
     top: bool = True
     nears: list[Near] | None = None
     text: TextQuery | None = None
+    plain: bool = False
 
     def nested(self) -> FilterContext:
         """The context inside `$elemMatch`."""
-        return FilterContext(self.collation, self.variables, self.bound, top=False, nears=self.nears)
+        return FilterContext(self.collation, self.variables, self.bound, top=False, nears=self.nears, plain=self.plain)
 
 
 @limited_call
@@ -100,15 +101,16 @@ def parse_filter(
     bound: Mapping[str, Any] | None = None,
     nears: list[Near] | None = None,
     text: TextQuery | None = None,
+    plain: bool = False,
 ) -> Predicate:
     """The predicate of a filter document. Raises the `CommandError` of an invalid filter, mostly 2 (BadValue).
 
     `variables` are the variables that `$expr` may refer to (`let`, NOW, ...) with their values. `bound` has more
     variables, whose values are read again for each document: the owner of the mapping may change them (as `$lookup`
     does). `nears` collects the `$near` of the filter, and `text` parses `$text`. Either is None where its operator
-    is not allowed.
+    is not allowed. `plain` refuses `$expr` and `$jsonSchema` with 224.
     """
-    context = FilterContext(collation, variables, bound, nears=nears, text=text)
+    context = FilterContext(collation, variables, bound, nears=nears, text=text, plain=plain)
     node = parse_filter_tree(document, context).optimized()
     if nears:
         from headrace.query.match.geo_near import check_nears
@@ -205,6 +207,8 @@ def _parse_expr(name: str, value: Any, context: FilterContext) -> MatchExpressio
 
     if not context.top:
         raise CommandError(2, "$expr can only be applied to the top-level document")
+    if context.plain:
+        raise CommandError(224, "$expr is not allowed in this context")
     bound = {} if context.bound is None else context.bound
     constants = less_bound(context.variables or {}, bound)
     scope = ParseContext(constants, frozenset(bound), context.collation)
@@ -236,6 +240,8 @@ def _parse_sample_rate(name: str, value: Any, context: FilterContext) -> MatchEx
 def _parse_schema(name: str, value: Any, context: FilterContext) -> MatchExpression:
     from headrace.query.match.json_schema import parse_schema
 
+    if context.plain:
+        raise CommandError(224, "$jsonSchema is not allowed in this context")
     if type(value) is not dict:
         raise CommandError(14, "$jsonSchema must be an object")
     return DocumentMatchExpression(MatchType.JSON_SCHEMA, parse_schema(value))

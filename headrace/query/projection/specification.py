@@ -244,8 +244,7 @@ class _SpecificationReader:
         if len(field_path) > 1:
             raise CommandError(31275, "Cannot use $elemMatch projection on a nested field")
         self.has_element_match = True
-        _check_condition(argument)
-        inner = parse_filter({path: {"$elemMatch": argument}}, collation=self.scope.collation)
+        inner = parse_filter({path: {"$elemMatch": argument}}, collation=self.scope.collation, plain=True)
         self._add(field_path, ElemMatchField(inner))
 
     def _read_meta(self, path: str, value: dict[str, Any]) -> None:
@@ -299,12 +298,3 @@ def clamped(number: Any) -> int:
     if value != value:  # noqa: PLR0124  (only NaN differs from itself)
         return 0
     return int(max(-(2.0**31), min(2.0**31 - 1, value)))
-
-
-def _check_condition(condition: Any) -> None:
-    """Raise 224 for `$jsonSchema` anywhere in the condition of an `$elemMatch`."""
-    for name, value in condition.items() if type(condition) is dict else ():
-        if name == "$jsonSchema":
-            raise CommandError(224, "$jsonSchema is not allowed in this context")
-        for item in value if type(value) is list else (value,):
-            _check_condition(item)

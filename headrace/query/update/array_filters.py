@@ -17,18 +17,18 @@ _IDENTIFIER: Final = re.compile(r"[a-z][a-zA-Z0-9]*")
 _LOGICAL: Final = frozenset({"$and", "$nor", "$or"})
 
 
-def parse_array_filters(filters: list[dict[str, Any]], collation: Any, variables: Any) -> ArrayFilters:
+def parse_array_filters(filters: list[dict[str, Any]], collation: Any) -> ArrayFilters:
     """The predicates on `{identifier: element}`, by identifier.
 
-    Raises 9 for a filter without exactly one identifier and for a repeated one, 2 for an invalid identifier, and the
-    errors of the filters.
+    Raises 9 for a filter without exactly one identifier and for a repeated one, 2 for an invalid identifier, 224 for
+    `$expr` and `$jsonSchema`, and the errors of the filters.
     """
     from headrace.query.match import parse_filter
 
     tests: ArrayFilters = {}
     for document in filters:
         try:
-            test = parse_filter(document, collation=collation, variables=variables)
+            test = parse_filter(document, collation=collation, plain=True)
         except CommandError as failure:
             raise failure.behind("Error parsing array filter :: caused by :: ") from None
         identifier = _identifier(document)

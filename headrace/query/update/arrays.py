@@ -138,11 +138,11 @@ def parse_pull(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
 
     if type(argument) is dict:
         if next(iter(argument), None) not in CONDITIONS:
-            of_object = parse_filter(argument, collation=collation)
+            of_object = parse_filter(argument, collation=collation, plain=True)
             return PullNode(lambda value: type(value) is dict and of_object(value))
     elif type(argument) is not Regex:
         return PullNode(lambda value: equal(value, argument, collation))
-    of_value = parse_filter({"value": argument}, collation=collation)
+    of_value = parse_filter({"value": argument}, collation=collation, plain=True)
     return PullNode(lambda value: of_value({"value": value}))
 
 

@@ -30,7 +30,7 @@ def parse_update(
 ) -> Update:
     """The parsed update. It can be reused for the same arguments, and references values of `update`.
 
-    Pipelines and filters may refer to `variables`. Raises `CommandError` for every error that does not depend on a
+    Pipelines may refer to `variables`. Raises `CommandError` for every error that does not depend on a
     document: 2, 9, 14, 40, 52, 56, 72, ….
     """
     if type(update) is list:
@@ -44,5 +44,5 @@ def parse_update(
         if multi:
             raise CommandError(9, "multi update is not supported for replacement-style update")
         return parse_replacement(update)  # type: ignore[arg-type]
-    filters = parse_array_filters(array_filters, collation, variables) if array_filters else {}
+    filters = parse_array_filters(array_filters, collation) if array_filters else {}
     return parse_operators(update, filters, collation)  # type: ignore[arg-type]
