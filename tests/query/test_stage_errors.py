@@ -148,6 +148,19 @@ def test_let_defines_no_variable_of_the_server_and_reads_no_field(server: Driven
         assert code(server, {**bodies[command], "let": let}) == expected, let
 
 
+def test_the_n_of_an_accumulator_may_depend_on_the_key_of_the_group(server: DrivenServer) -> None:
+    games = {"$documents": [{"g": g, "s": s} for g in ("A", "B") for s in (3, 1, 2)]}
+    n = {"$cond": [{"$eq": ["$k", "B"]}, 1, 2]}  # as in MongoDB, the fields are those of the key
+    fields = {"f": {"$firstN": {"n": n, "input": "$s"}}, "t": {"$topN": {"n": n, "sortBy": {"s": 1}, "output": "$s"}}}
+    reply = server.run("t", agg(games, {"$group": {"_id": {"k": "$g"}, **fields}}, coll=1)[0])
+    assert isinstance(reply, dict)
+    assert reply["cursor"]["firstBatch"] == [
+        {"_id": {"k": "A"}, "f": [3, 1], "t": [1, 2]},
+        {"_id": {"k": "B"}, "f": [3], "t": [1]},
+    ]
+    assert code(server, *agg({"$group": {"_id": "$a", "f": {"$firstN": {"n": "$_id", "input": "$a"}}}})) == 7548606
+
+
 @pytest.mark.parametrize("name", ["$firstN", "$lastN", "$minN", "$maxN"])
 def test_the_n_of_an_accumulator(server: DrivenServer, name: str) -> None:
     for value in (0, -1, 1.5, "x", None, True, [], math.nan, math.inf, Decimal128("0")):

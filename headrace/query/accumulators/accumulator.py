@@ -8,7 +8,7 @@ Rule: `result` returns MISSING if there is no value. More values may be added af
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,15 +36,25 @@ from headrace.query.sort import parse_sort
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """One accumulator: `new_state` creates the state of a group, `evaluate` computes the value that a document adds."""
+    """One accumulator: `new_state` creates the state of a group, `evaluate` computes the value that a document adds.
+
+    If `n` depends on the key of the group, `keyed` creates the state, from an environment whose document is the key.
+    """
 
     new_state: Callable[[], AccumulatorState]
     evaluate: Evaluate
+    keyed: Callable[[Env], AccumulatorState] | None = None
 
     @property
     def grows(self) -> bool:
         """Whether a state may take more memory with each document."""
         return isinstance(self.new_state(), Growing)
+
+    def state_of(self, key: Any, bound: Mapping[str, Any]) -> AccumulatorState:
+        """A new state of the group with this key. Raises 7548606 if `n` is then not a positive integer."""
+        if self.keyed is None:
+            return self.new_state()
+        return self.keyed(Env(key if type(key) is dict else {}, bound))
 
     def add(self, state: AccumulatorState, env: Env) -> None:
         """Add a document to a group. Raises the errors of the expression and of the state."""
@@ -80,28 +90,33 @@ def _parse_count(name: str, spec: Any, context: ParseContext) -> Accumulator:
     return Accumulator(Sum, lambda env: 1)
 
 
-def _read_n(value: Any, context: ParseContext) -> int:
-    """`n`, which must not depend on documents."""
+def _holding_n(
+    value: Any, context: ParseContext, new_state: Callable[[int], AccumulatorState], evaluate: Evaluate
+) -> Accumulator:
+    """The accumulator whose states hold `n` values. `value` is the expression of `n`."""
     expression: CompiledExpression = parse_expression(value, context)
     if not expression.is_constant:
-        raise CommandError(7548606, "parameter 'n' must be coercible to a positive 64-bit integer")
-    return check_group_n(expression(Env({})))
+        return Accumulator(lambda: new_state(1), evaluate, lambda env: new_state(check_group_n(expression(env))))
+    n = check_group_n(expression(Env({})))
+    return Accumulator(lambda: new_state(n), evaluate)
 
 
 def _parse_first_n(name: str, spec: Any, context: ParseContext) -> Accumulator:
     given = read_n_arguments(name, spec)
-    n, new_state = _read_n(given["n"], context), FACTORIES_OF_N[name]
-    return Accumulator(lambda: new_state(n, context.collation), parse_expression(given["input"], context).evaluate)
+    factory, source = FACTORIES_OF_N[name], parse_expression(given["input"], context).evaluate
+    return _holding_n(given["n"], context, lambda n: factory(n, context.collation), source)
 
 
 def _parse_ranked(name: str, spec: Any, context: ParseContext) -> Accumulator:
     given = read_rank_arguments(name, spec)
     single = not name.endswith("N")
-    n = 1 if single else _read_n(given["n"], context)
     key = parse_sort(given["sortBy"], context.collation, natural=False).key
     output = parse_expression(given["output"], context).evaluate
     bottom = name.startswith("$bottom")
-    return Accumulator(lambda: TopBottom(n, bottom, single), lambda env: (key(env.root), output(env)))
+    n = 1 if single else given["n"]
+    return _holding_n(
+        n, context, lambda n: TopBottom(n, bottom, single), lambda env: (key(env.root), output(env))
+    )  # fmt: skip
 
 
 def _parse_percentiles(name: str, spec: Any, context: ParseContext) -> Accumulator:

@@ -104,7 +104,7 @@ class _Bucket:
         self._last = value
         self._bound: Any = None
         self.count = 0
-        self.states = new_states(stage.fields)
+        self.states = new_states(stage.fields, None, stage.context.bound)
 
     def add(self, item: Document) -> None:
         """Add a document together with its value."""

@@ -6,7 +6,7 @@ promises no order). The `_id` of a group is the first of its equal keys. A field
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -118,7 +118,7 @@ class Group(Stage):
             group = groups.get(hashed)
             env = Env(document, bound)
             if group is None:
-                group = groups[hashed] = (value, new_states(self.fields))
+                group = groups[hashed] = (value, new_states(self.fields, value, bound))
                 add_limited(group, env)
                 size += self.size(*group)
             else:
@@ -154,9 +154,9 @@ class Group(Stage):
         return {"_id": value, **results(self.fields, states)}
 
 
-def new_states(fields: AccumulatedFields) -> list[Any]:
-    """New states of the accumulators."""
-    return [accumulator.new_state() for _, accumulator in fields]
+def new_states(fields: AccumulatedFields, key: Any, bound: Mapping[str, Any]) -> list[Any]:
+    """New states of the accumulators for the group with this key."""
+    return [accumulator.state_of(key, bound) for _, accumulator in fields]
 
 
 def results(fields: AccumulatedFields, states: list[Any]) -> Document:

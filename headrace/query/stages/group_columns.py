@@ -19,7 +19,7 @@ from headrace.query.expressions import CompiledExpression, Env, parse_expression
 from headrace.query.expressions.expression import Call, Constant, Expression
 from headrace.query.expressions.field_paths import FieldPathExpression
 from headrace.query.operation_memory import StageMemory
-from headrace.query.stages.group import WATCH_COUNT, Groups, GrowthWatch
+from headrace.query.stages.group import WATCH_COUNT, Groups, GrowthWatch, new_states
 from headrace.query.stages.unwind import Unwind
 from headrace.time_limit import limited
 from headrace.values.bson import MISSING, Missing
@@ -172,10 +172,8 @@ class GroupColumns:
             entry = groups.get(hashed)
             is_new = entry is None
             if entry is None:
-                entry = groups[hashed] = (
-                    keys[numbers[0]],
-                    [accumulator.new_state() for _, accumulator in group.fields],
-                )
+                key = keys[numbers[0]]
+                entry = groups[hashed] = (key, new_states(group.fields, key, group.context.bound))
             for state, column in zip(entry[1], inputs):
                 state.add_all([column[number] for number in numbers])
             if is_new:

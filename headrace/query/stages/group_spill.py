@@ -46,7 +46,7 @@ def spilled_results(
         if key != last:
             if last is not None:
                 yield group.result(value, states)
-            last, value, states, count = key, item["k"], new_states(group.fields), 0
+            last, value, states, count = key, item["k"], new_states(group.fields, item["k"], group.context.bound), 0
         if "s" in item:
             states = _Unpickler(io.BytesIO(item["s"]), collation).load()
             continue
