@@ -270,6 +270,23 @@ def test_errors_of_positional_paths(update: Any, filters: Any, before: Document,
     assert code(update, before, array_filters=filters) == expected
 
 
+def test_the_message_of_a_conflict_has_the_path_of_the_element() -> None:
+    def message(update: Any, **options: Any) -> str:
+        with pytest.raises(CommandError) as caught:
+            applied(update, {"a": [{"b": [1, 2]}]}, **options)
+        assert caught.value.code == 40
+        return caught.value.message
+
+    filters = [{"i": 2}, {"j": {"$gt": 1}}]
+    leaves = {"$set": {"a.0.b.$[i]": 1, "a.0.b.$[j]": 2}}
+    assert message(leaves, array_filters=filters) == "Update created a conflict at 'a.0.b.1'"
+    filters = [{"i.b": 1}, {"j.b": 2}, {"k": 1}]
+    below = {"$set": {"a.$[i].b.$[k]": 1, "a.$[j].b.$[k]": 2}}
+    assert message(below, array_filters=filters) == "Update created a conflict at 'a.0.b.$[k]'"
+    update = {"$set": {"a.0.b": 1, "a.$.b": 2}}
+    assert message(update, positional="0") == "Update created a conflict at 'a.0.b'"
+
+
 def test_replacements_retain_the_id_and_are_logged_completely() -> None:
     result = applied({"b": 1}, {"_id": 1, "a": 2})
     assert list(result.document.items()) == [("_id", 1), ("b", 1)]

@@ -15,6 +15,11 @@ FieldRef = tuple[str | int, ...]
 """The path of a field: names, and ints for indexes in existing arrays."""
 
 
+def dotted(path: FieldRef) -> str:
+    """A path as text."""
+    return ".".join(map(str, path))
+
+
 class NoOp:
     """The type of `NO_OP`."""
 

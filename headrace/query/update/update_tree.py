@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.update.field_path import is_array_component
-from headrace.query.update.leaf_node import UpdateLeafNode
+from headrace.query.update.leaf_node import FieldRef, UpdateLeafNode, dotted
 from headrace.values.paths import is_index
 
 ArrayFilters = dict[str, Callable[[dict[str, Any]], bool]]
@@ -38,8 +38,11 @@ class UpdateObjectNode:
             if child is not None and not isinstance(child, UpdateLeafNode):
                 child.close()
 
-    def in_order(self, positional: str | None) -> tuple[tuple[str, Any], ...]:
-        """The children in order; `positional` is the index that `$` stands for. Raises 2 if it is needed but None."""
+    def in_order(self, positional: str | None, path: FieldRef) -> tuple[tuple[str, Any], ...]:
+        """The children in order; `positional` is the index that `$` stands for. Raises 2 if it is needed but None.
+
+        `path` is the place of the node, for the message of a conflict.
+        """
         if self.positional is None:
             return self.ordered
         if positional is None:
@@ -48,13 +51,15 @@ class UpdateObjectNode:
         if merged is None:
             if len(self._merged) > 64:
                 self._merged.clear()
-            merged = self._merged[positional] = self._with_positional(positional)
+            merged = self._merged[positional] = self._with_positional(positional, path)
         return merged
 
-    def _with_positional(self, positional: str) -> tuple[tuple[str, Any], ...]:
+    def _with_positional(self, positional: str, path: FieldRef) -> tuple[tuple[str, Any], ...]:
         children = dict(self.children)
         existing = children.get(positional)
-        children[positional] = self.positional if existing is None else merge(existing, self.positional, positional)
+        children[positional] = (
+            self.positional if existing is None else merge(existing, self.positional, dotted((*path, positional)))
+        )
         return tuple((name, children[name]) for name in sorted(children, key=sibling_key))
 
 
@@ -76,17 +81,21 @@ class UpdateArrayNode:
             if not isinstance(child, UpdateLeafNode):
                 child.close()
 
-    def all_matching(self, array: list[Any]) -> list[tuple[int, Any]]:
-        """The elements that a filter matches, as (index, node to apply). Raises 40 if nodes conflict."""
+    def all_matching(self, array: list[Any], path: FieldRef) -> list[tuple[int, Any]]:
+        """The elements of the array at `path` that a filter matches, as (index, node to apply).
+
+        Raises 40 if nodes conflict.
+        """
         if len(self.ordered) > 1:
-            return [(index, node) for index, node in enumerate(map(self.matching, array)) if node is not None]
+            found = ((index, self._matching(element, (*path, index))) for index, element in enumerate(array))
+            return [(index, node) for index, node in found if node is not None]
         ((name, child, test),) = self.ordered
         if test is None:
             return [(index, child) for index in range(len(array))]
         return [(index, child) for index, element in enumerate(array) if test({name: element})]
 
-    def matching(self, element: Any) -> Any:
-        """The node to apply to this element, or None if no filter matches the element. Raises 40 if nodes conflict."""
+    def _matching(self, element: Any, path: FieldRef) -> Any:
+        """The node to apply to the element at `path`, or None if no filter matches it. Raises 40 if nodes conflict."""
         names = [name for name, _, test in self.ordered if test is None or test({name: element})]
         if len(names) < 2:
             return self.children[names[0]] if names else None
@@ -95,7 +104,7 @@ class UpdateArrayNode:
         if node is None:
             node = self.children[names[0]]
             for name in names[1:]:
-                node = merge(node, self.children[name], "")
+                node = merge(node, self.children[name], dotted(path))
             self._merged[key] = node
         return node
 
@@ -115,7 +124,8 @@ def merge(left: Any, right: Any, where: str) -> Any:
     )
     for name in {**left.children, **right.children}:
         both = [side.children[name] for side in (left, right) if name in side.children]
-        merged.children[name] = both[0] if len(both) == 1 else merge(both[0], both[1], f"{where}.{name}")
+        component = name if type(merged) is UpdateObjectNode else f"$[{name}]"
+        merged.children[name] = both[0] if len(both) == 1 else merge(both[0], both[1], f"{where}.{component}")
     if type(merged) is UpdateObjectNode:
         ends = [side.positional for side in (left, right) if side.positional is not None]
         if ends:

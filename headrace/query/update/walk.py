@@ -14,7 +14,7 @@ from typing import Any, Final
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.update.diff_log import DiffLog
-from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldRef, UpdateLeafNode
+from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldRef, UpdateLeafNode, dotted
 from headrace.query.update.message_text import element_text
 from headrace.query.update.plain_fields import PlainFields, apply_plain, plain_fields
 from headrace.query.update.rename import RenameNode
@@ -44,7 +44,7 @@ class Walk:
     def fields(self, node: UpdateObjectNode, container: Any, path: FieldRef) -> bool:
         """Apply a node to an object or array that may be modified. Return whether anything changed."""
         changed = False
-        for name, child in node.in_order(self.positional):
+        for name, child in node.in_order(self.positional, path):
             if type(container) is dict:
                 component: str | int = name
                 old = container.get(name, MISSING)
@@ -72,7 +72,7 @@ class Walk:
             return self._elements(node, self._writable(container, component, old), here)
         if type(old) is dict or type(old) is list:
             return self.fields(node, self._writable(container, component, old), here)
-        for name, child in node.in_order(self.positional):
+        for name, child in node.in_order(self.positional, here):
             self._made(child, old, here, (name,))
         return False
 
@@ -125,7 +125,7 @@ class Walk:
 
     def _elements(self, node: UpdateArrayNode, array: list[Any], path: FieldRef) -> bool:
         """Apply to the matching elements. If several of them change, the diff has the complete array."""
-        matching = node.all_matching(array)
+        matching = node.all_matching(array, path)
         if len(matching) == 1:
             index, child = matching[0]
             return self._existing(child, array, index, array[index], path)
@@ -194,7 +194,7 @@ class Walk:
         """The new value for `rest` below an existing container of any type, or MISSING if nothing is created."""
         if type(node) is UpdateObjectNode:
             children: dict[str, Any] = {}
-            for name, child in node.in_order(self.positional):
+            for name, child in node.in_order(self.positional, (*path, *rest)):
                 value = self._made(child, container, path, (*rest, name))
                 if value is not MISSING:
                     children[name] = value
@@ -202,7 +202,7 @@ class Walk:
         if type(node) is UpdateArrayNode:
             raise CommandError(
                 2,
-                f"The path '{_dotted((*path, *rest))}' must exist in the document in order to apply array updates.",
+                f"The path '{dotted((*path, *rest))}' must exist in the document in order to apply array updates.",
             )
         if node.insert_only and not self.params.context.inserting:
             return MISSING
@@ -271,10 +271,6 @@ def _viable(container: Any, name: str) -> bool:
     return type(container) is dict or (type(container) is list and _index(name) is not None)
 
 
-def _dotted(path: FieldRef) -> str:
-    return ".".join(map(str, path))
-
-
 def _element_message(container: Any, path: FieldRef) -> str:
     return element_text(str(path[-1]), container) if path else to_string(container)
 
@@ -286,7 +282,7 @@ def _not_creatable(container: Any, path: FieldRef, rest: tuple[str, ...]) -> Com
 def _not_traversable(container: Any, path: FieldRef, rest: tuple[str, ...]) -> CommandError:
     return CommandError(
         28,
-        f"Cannot use the part ({rest[0]}) of ({_dotted((*path, *rest))}) "
+        f"Cannot use the part ({rest[0]}) of ({dotted((*path, *rest))}) "
         f"to traverse the element ({{{_element_message(container, path)}}})",
     )
 
@@ -298,6 +294,4 @@ def _check_immutable(here: FieldRef, old: Any, new: Any) -> None:
 
 
 def _immutable(here: FieldRef) -> CommandError:
-    return CommandError(
-        66, f"Performing an update on the path '{_dotted(here)}' would modify the immutable field '_id'"
-    )
+    return CommandError(66, f"Performing an update on the path '{dotted(here)}' would modify the immutable field '_id'")
