@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from bson import Binary, Decimal128, Int64, ObjectId, Regex, Timestamp
+from bson.raw_bson import RawBSONDocument
 
 from headrace.testing.driven import DrivenServer
 
@@ -146,6 +147,14 @@ def test_let_defines_no_variable_of_the_server_and_reads_no_field(server: Driven
         ({"a": 1, "b": [1, {"$add": [1, 2]}]}, 0),
     ):  # fmt: skip
         assert code(server, {**bodies[command], "let": let}) == expected, let
+
+
+def test_a_sort_that_names_a_field_twice_is_refused(server: DrivenServer) -> None:
+    names = [b"\x10" + name + b"\0\1\0\0\0" for name in (b"a", b"b", b"a")]
+    for count, expected in ((2, 0), (3, 7472500)):
+        sort = b"".join(names[:count])
+        raw = RawBSONDocument((len(sort) + 5).to_bytes(4, "little") + sort + b"\0")
+        assert code(server, *agg({"$match": {}}, {"$sort": raw})) == expected
 
 
 def test_the_n_of_an_accumulator_may_depend_on_the_key_of_the_group(server: DrivenServer) -> None:

@@ -9,6 +9,7 @@ from headrace.query.expressions.numbers import NUMBERS, coerced_to_long, double_
 from headrace.query.expressions.operator_parser import read_named
 from headrace.query.expressions.value_text import as_text
 from headrace.query.options import ANY, check_options
+from headrace.values.bson import MISSING
 from headrace.values.bson.to_string import to_string
 
 
@@ -16,6 +17,7 @@ def check_group_n(value: Any) -> int:
     """The operand `n` of an accumulator as an int. Raises 7548606 for any other value."""
     number = int64_of(value)
     if number is None or number <= 0:
+        value = None if value is MISSING else value
         raise CommandError(7548606, f"parameter 'n' must be coercible to a positive 64-bit integer: {as_text(value)}")
     return number
 
