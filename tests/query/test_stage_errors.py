@@ -149,6 +149,18 @@ def test_let_defines_no_variable_of_the_server_and_reads_no_field(server: Driven
         assert code(server, {**bodies[command], "let": let}) == expected, let
 
 
+def test_an_update_may_fill_fields_with_values(server: DrivenServer) -> None:
+    def updated(how: Any) -> dict[str, Any]:
+        fill = {"$fill": {"output": {"n": how}}}
+        return {"update": "c", "updates": [{"q": {"_id": 1, "n": None}, "u": [fill]}]}
+
+    assert code(server, updated({"method": "locf"})) == 72
+    assert code(server, updated({"value": 5})) == 0
+    (found,) = server.must("t", {"find": "c", "filter": {"n": 5}})["cursor"]["firstBatch"]
+    assert found["_id"] == 1
+    server.must("t", {"update": "c", "updates": [{"q": {}, "u": {"$set": {"n": None}}}]})
+
+
 def test_a_sort_that_names_a_field_twice_is_refused(server: DrivenServer) -> None:
     names = [b"\x10" + name + b"\0\1\0\0\0" for name in (b"a", b"b", b"a")]
     for count, expected in ((2, 0), (3, 7472500)):

@@ -57,8 +57,7 @@ def parse_pipeline_update(pipeline: list[Any], variables: Mapping[str, Any] | No
     constants = less_bound(variables or {}, bound)
     context = PipelineContext(variables=constants, collation=collation, bound=bound)
     stages = parse_pipeline(pipeline, context=context)
-    for element in pipeline:
-        (name,) = element
-        if name not in ALLOWED_STAGES:
-            raise CommandError(72, f"{name} is not allowed to be used within an update")
+    for stage in stages:
+        if stage.name not in ALLOWED_STAGES:
+            raise CommandError(72, f"{stage.name} is not allowed to be used within an update")
     return PipelineUpdate(tuple(stage.each for stage in stages), bound)  # type: ignore[attr-defined]
