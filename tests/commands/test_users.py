@@ -13,6 +13,7 @@ from headrace.auth.scram import password_digest
 from headrace.errors import CommandError
 from headrace.testing.driven import DrivenServer
 
+ALL = [{"resource": {"cluster": True}, "actions": ["top"]}]
 READ = {"role": "read", "db": "shop"}
 
 
@@ -145,7 +146,7 @@ def test_a_document_that_is_no_user_is_not_merged(server: DrivenServer, broken: 
         ("shop", {"revokeRolesFromUser": "ann", "roles": ["read"]}, 11),
         ("shop", {"createRole": "read", "privileges": [], "roles": []}, 2),
         ("shop", {"createRole": "x", "privileges": [], "roles": ["none"]}, 31),
-        ("shop", {"createRole": "x", "privileges": [], "roles": ["x"]}, 31),
+        ("shop", {"createRole": "x", "privileges": [], "roles": ["x"]}, 49),
         ("shop", {"createRole": "x", "roles": [], "privileges": [{"resource": {"cluster": True}, "actions": ["top"]}]},
          49),
         ("shop", {"createRole": "x", "roles": [], "privileges": [{"resource": {}, "actions": ["find"]}]}, 9),
@@ -153,10 +154,26 @@ def test_a_document_that_is_no_user_is_not_merged(server: DrivenServer, broken: 
         ("shop", {"updateRole": "x"}, 2),
         ("shop", {"updateRole": "x", "roles": []}, 31),
         ("shop", {"dropRole": "x"}, 31),
-        ("shop", {"dropRole": "read"}, 49),
-        ("shop", {"grantPrivilegesToRole": "read", "privileges": [{}]}, 49),
-        ("shop", {"usersInfo": 1, "showPrivileges": True}, 2),
+        ("shop", {"dropRole": "read"}, 2),
+        ("shop", {"updateRole": "read", "privileges": []}, 31),
+        ("shop", {"grantPrivilegesToRole": "read", "privileges": ALL}, 2),
+        ("shop", {"grantPrivilegesToRole": "x", "privileges": ALL}, 49),
+        ("shop", {"grantPrivilegesToRole": "x", "privileges": []}, 2),
+        ("shop", {"revokePrivilegesFromRole": "x", "privileges": []}, 2),
+        ("shop", {"revokePrivilegesFromRole": "read", "privileges": ALL}, 2),
+        ("shop", {"grantRolesToRole": "x", "roles": []}, 2),
+        ("shop", {"grantRolesToRole": "x", "roles": ["x"]}, 49),
+        ("shop", {"grantRolesToRole": "read", "roles": ["readWrite"]}, 2),
+        ("shop", {"revokeRolesFromRole": "read", "roles": ["readWrite"]}, 2),
+        ("shop", {"grantRolesToUser": "ann", "roles": []}, 2),
+        ("shop", {"usersInfo": 1, "showPrivileges": True}, 20),
+        ("shop", {"usersInfo": "ann", "showPrivileges": True, "filter": {}}, 20),
         ("shop", {"usersInfo": [{}]}, 2),
+        ("shop", {"usersInfo": 2}, 2),
+        ("shop", {"usersInfo": {"forAllDBs": False}}, 2),
+        ("shop", {"usersInfo": {"user": "ann", "db": "shop", "x": 1}}, 2),
+        ("shop", {"rolesInfo": 2}, 2),
+        ("shop", {"rolesInfo": "x", "showPrivileges": "x"}, 2),
     ],
 )  # fmt: skip
 def test_what_is_refused(server: DrivenServer, db: str, body: dict[str, Any], code: int) -> None:
@@ -169,6 +186,8 @@ def test_a_user_or_role_that_is_there_is_not_created_again(server: DrivenServer)
     _role(server)
     assert _code(server, "shop", {"createUser": "ann", "pwd": "x", "roles": []}) == 51003
     assert _code(server, "shop", {"createRole": "clerk", "privileges": [], "roles": []}) == 51002
+    assert _code(server, "shop", {"createUser": "ann", "pwd": "x", "roles": ["none"]}) == 31
+    assert _code(server, "shop", {"createRole": "clerk", "privileges": [], "roles": ["none"]}) == 31
     _create(server, db="other")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from headrace.auth.names import RoleName, UserName
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
+from headrace.query.match.value_tests import truncated_int64
 
 
 def named(request: Request) -> str:
@@ -35,10 +36,9 @@ def role_names(listed: list[Any], db: str) -> list[RoleName]:
     for item in listed:
         if type(item) is str and item:
             names.append(RoleName(item, db))
-        elif _is_pair(item, "role"):
-            names.append(RoleName(item["role"], item["db"]))
         else:
-            raise CommandError(2, "Role names must be either strings or objects with the fields 'role' and 'db'")
+            _check_pair(item, "role", "RoleName")
+            names.append(RoleName(item["role"], item["db"]))
     return list(dict.fromkeys(names))
 
 
@@ -48,12 +48,24 @@ def user_names(asked: Any, db: str) -> list[UserName]:
     for item in asked if type(asked) is list else [asked]:
         if type(item) is str:
             names.append(UserName(item, db))
-        elif _is_pair(item, "user"):
-            names.append(UserName(item["user"], item["db"]))
         else:
-            raise CommandError(2, "User names must be either strings or objects with the fields 'user' and 'db'")
+            _check_pair(item, "user", "UserName")
+            for field in item:
+                if field not in ("user", "db"):
+                    raise CommandError(2, f"UserName contains an unknown field named: '{field}'")
+            names.append(UserName(item["user"], item["db"]))
     return names
 
 
-def _is_pair(item: Any, name: str) -> bool:
-    return type(item) is dict and type(item.get(name)) is str and type(item.get("db")) is str
+def _check_pair(item: Any, name: str, kind: str) -> None:
+    """Raise 2 unless the item is a document with the names of a user or role and of its database."""
+    if type(item) is not dict:
+        raise CommandError(2, f"{kind} must be either a string or an object")
+    for field in (name, "db"):
+        if type(item.get(field)) is not str:
+            raise CommandError(2, f"{kind} must contain a field named: {field}")
+
+
+def is_database(asked: Any) -> bool:
+    """Whether the argument of usersInfo or rolesInfo stands for the whole database: the number 1, cut to an integer."""
+    return truncated_int64(asked) == 1

@@ -36,12 +36,12 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
         raise CommandError(2, f"Cannot create roles in the {name.db} database")
     if builtin_roles.privileges_of(name) is not None:
         raise CommandError(2, "Cannot create roles with the same name as a built-in role")
-    if user_store.load(context, ROLES, name.id) is not None:
-        raise CommandError(51002, f'Role "{name.text}" already exists')
     role: dict[str, Any] = {"_id": name.id, "role": name.role, "db": name.db, "privileges": [], "roles": []}
     _set_privileges(role, name, PRIVILEGES_REQUIRED.of(body))
     _set_roles(context, role, name, role_names(ROLES_REQUIRED.of(body), name.db))
     set_restrictions(role, body)
+    if user_store.load(context, ROLES, name.id) is not None:
+        raise CommandError(51002, f'Role "{name.text}" already exists')
     user_store.add(context, ROLES, role)
     note(context, request, {"role": name.role, "db": name.db, "privileges": role["privileges"], "roles": role["roles"]})
     return {}
@@ -62,14 +62,17 @@ def _set_privileges(role: dict[str, Any], name: RoleName, privileges: list[Any])
 def _set_roles(context: CommandContext, role: dict[str, Any], name: RoleName, roles: list[RoleName]) -> None:
     """Set the inherited roles. Raise 31 if a role does not exist, 49 if it is in another database or inherits this
     one."""
-    if name.db != "admin" and any(item.db != name.db for item in roles):
-        raise CommandError(49, f"Roles on the '{name.db}' database cannot be granted roles from other databases")
-    user_store.require_roles(context, roles)
     for item in roles:
         if item == name:
             raise CommandError(49, f"Cannot grant role {name.text} to itself.")
-        if inherits(item, name, user_store.role_loader(context)):
-            raise CommandError(49, f"Granting {item.text} to {name.text} would introduce a cycle in the role graph.")
+        if name.db not in ("admin", item.db):
+            raise CommandError(49, f"Roles on the '{name.db}' database cannot be granted roles from other databases")
+    try:
+        user_store.require_roles(context, roles)
+    except CommandError as failure:
+        raise failure.behind(f"Cannot grant roles to '{name.text}': ") from None
+    if any(inherits(item, name, user_store.role_loader(context)) for item in roles):
+        raise CommandError(49, f"Granting roles to {name.text} would introduce a cycle in the role graph")
     role["roles"] = [item.document for item in roles]
 
 
@@ -87,10 +90,16 @@ def update(context: CommandContext, request: Request) -> dict[str, Any]:
     return _changed(context, request, role)
 
 
-def _existing(context: CommandContext, name: RoleName) -> dict[str, Any]:
-    """Return a user-defined role. Raise 31 if it does not exist, 49 for a built-in role."""
+def _changeable(request: Request) -> RoleName:
+    """Return the role that a command names. Raise 2 for a built-in role."""
+    name = role_named(request)
     if builtin_roles.privileges_of(name) is not None:
-        raise CommandError(49, f"{name.text} is a built-in role and cannot be modified.")
+        raise CommandError(2, f"{name.text} is a built-in role and cannot be modified")
+    return name
+
+
+def _existing(context: CommandContext, name: RoleName) -> dict[str, Any]:
+    """Return a user-defined role. Raise 31 if it does not exist."""
     role = user_store.load(context, ROLES, name.id)
     if role is None:
         raise CommandError(31, f"Role '{name.text}' not found")
@@ -108,7 +117,7 @@ def _changed(context: CommandContext, request: Request, role: dict[str, Any]) ->
 
 def drop(context: CommandContext, request: Request) -> dict[str, Any]:
     """dropRole: drop a role, and remove it from all users and roles that have it. Raise 31."""
-    name = role_named(request)
+    name = _changeable(request)
     _existing(context, name)
     _forget(context, lambda role: role == name)
     user_store.remove(context, ROLES, name.id)
@@ -139,8 +148,9 @@ def _forget(context: CommandContext, dropped: Callable[[RoleName], bool]) -> Non
 
 def grant_privileges(context: CommandContext, request: Request) -> dict[str, Any]:
     """grantPrivilegesToRole: add actions to the role's actions on a resource."""
-    name = role_named(request)
-    role, given = _existing(context, name), _privileges(request)
+    given, name = _privileges(request), _changeable(request)
+    _set_privileges({}, name, given)
+    role = _existing(context, name)
     _set_privileges(role, name, [*role["privileges"], *given])
     return _changed(context, request, role)
 
@@ -154,10 +164,11 @@ def _privileges(request: Request) -> list[Any]:
 
 def revoke_privileges(context: CommandContext, request: Request) -> dict[str, Any]:
     """revokePrivilegesFromRole: remove actions on exactly this resource. Privileges on a wider resource stay."""
-    name = role_named(request)
+    privileges, name = _privileges(request), _changeable(request)
+    removed = [parse_privilege(item) for item in privileges]
     role = _existing(context, name)
     left = merged(parse_privilege(item) for item in role["privileges"])
-    for resource, actions in (parse_privilege(item) for item in _privileges(request)):
+    for resource, actions in removed:
         left[resource] = left.get(resource, frozenset()) - actions
     role["privileges"] = documents_of({resource: actions for resource, actions in left.items() if actions})
     return _changed(context, request, role)
@@ -165,15 +176,17 @@ def revoke_privileges(context: CommandContext, request: Request) -> dict[str, An
 
 def grant_roles(context: CommandContext, request: Request) -> dict[str, Any]:
     """grantRolesToRole: make the role inherit other roles."""
-    name = role_named(request)
+    roles, name = listed_roles(request), _changeable(request)
+    _set_roles(context, {}, name, roles)
     role = _existing(context, name)
-    _set_roles(context, role, name, list(dict.fromkeys([*roles_of(role), *listed_roles(request)])))
+    role["roles"] = [item.document for item in dict.fromkeys([*roles_of(role), *roles])]
     return _changed(context, request, role)
 
 
 def revoke_roles(context: CommandContext, request: Request) -> dict[str, Any]:
     """revokeRolesFromRole: the role no longer inherits these."""
-    role, roles = _existing(context, role_named(request)), listed_roles(request)
+    roles, name = listed_roles(request), _changeable(request)
+    role = _existing(context, name)
     role["roles"] = [item.document for item in roles_of(role) if item not in roles]
     return _changed(context, request, role)
 

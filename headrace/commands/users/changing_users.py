@@ -79,8 +79,6 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
             2,
             "Must provide a 'pwd' field for all user documents, except those with '$external' as the user's source db",
         )
-    if user_store.load(context, USERS, name.id) is not None:
-        raise CommandError(51003, f'User "{name.text}" already exists')
     roles = role_names(ROLES_REQUIRED.of(body), name.db)
     user_store.require_roles(context, roles)
     credentials = {"external": True} if name.db == EXTERNAL else request.prepared
@@ -92,6 +90,8 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
         user["customData"] = CUSTOM_DATA.of(body)
     user["roles"] = [role.document for role in roles]
     set_restrictions(user, body)
+    if user_store.load(context, USERS, name.id) is not None:
+        raise CommandError(51003, f'User "{name.text}" already exists')
     user_store.add(context, USERS, user)
     note(context, request, {"user": name.user, "db": name.db, "roles": user["roles"]})
     return {}
@@ -171,7 +171,7 @@ def drop_all(context: CommandContext, request: Request) -> dict[str, Any]:
 def grant(context: CommandContext, request: Request) -> dict[str, Any]:
     """grantRolesToUser: add roles to the user's roles. Raise 11 or 31."""
     name = user_named(request)
-    user, roles = _existing(context, name), listed_roles(request)
+    roles, user = listed_roles(request), _existing(context, name)
     user_store.require_roles(context, roles)
     user["roles"] = [role.document for role in dict.fromkeys([*roles_of(user), *roles])]
     user_store.change(context, USERS, user)
@@ -182,7 +182,7 @@ def grant(context: CommandContext, request: Request) -> dict[str, Any]:
 def revoke(context: CommandContext, request: Request) -> dict[str, Any]:
     """revokeRolesFromUser: remove roles from a user, ignoring roles that the user lacks. Raise 11 or 31."""
     name = user_named(request)
-    user, roles = _existing(context, name), listed_roles(request)
+    roles, user = listed_roles(request), _existing(context, name)
     user_store.require_roles(context, roles)
     user["roles"] = [role.document for role in roles_of(user) if role not in roles]
     user_store.change(context, USERS, user)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from bson import Decimal128
+
 from headrace.auth import builtin_roles
 from headrace.auth.names import RoleName
 from headrace.auth.privileges import documents_of, merged
 from headrace.auth.roles import resolve, roles_of, stored_privileges
 from headrace.auth.users import shown
 from headrace.commands.requirements import users
-from headrace.commands.users.arguments import role_names, user_names
+from headrace.commands.users.arguments import is_database, role_names, user_names
 from headrace.dispatch.access import ROLES, USERS
 from headrace.dispatch.arguments import Fields, any_type, boolean, document
 from headrace.dispatch.command import Command, administrative
@@ -19,7 +21,9 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import ANYONE
 from headrace.errors import CommandError
 from headrace.execution import user_store
+from headrace.query.expressions.numbers import truthy
 from headrace.query.match import parse_filter
+from headrace.query.update.message_text import element_text
 
 FILTER: Final = document("filter")
 SHOW_BUILTIN_ROLES: Final = boolean("showBuiltinRoles")
@@ -34,17 +38,18 @@ def users_info(context: CommandContext, request: Request) -> dict[str, Any]:
     body = request.body
     asked = body["usersInfo"]
     details = SHOW_PRIVILEGES.of(body) or SHOW_RESTRICTIONS.of(body)
-    if type(asked) is dict and "forAllDBs" in asked:
-        documents = list(user_store.each(context, USERS))
-    elif isinstance(asked, int | float) and not isinstance(asked, bool):
+    exact = False
+    if is_database(asked):
         documents = [item for item in user_store.each(context, USERS) if item.get("db") == request.db]
+    elif type(asked) is dict and truthy(asked.get("forAllDBs", False)):
+        documents = list(user_store.each(context, USERS))
     else:
+        exact = True
         loaded = (user_store.load(context, USERS, name.id) for name in user_names(asked, request.db))
         documents = [item for item in loaded if item is not None]
-        return {"users": _filtered(context, body, documents, details=details)}
-    if details:
-        raise CommandError(2, "Privilege or restriction details require exact-match usersInfo queries")
-    return {"users": _filtered(context, body, documents, details=False)}
+    if details and (not exact or body.get("filter") is not None):
+        raise CommandError(20, "Privilege or restriction details require exact-match usersInfo queries")
+    return {"users": _filtered(context, body, documents, details=details)}
 
 
 def _filtered(
@@ -80,8 +85,8 @@ def _details(context: CommandContext, item: dict[str, Any], *, privileges: bool)
 def roles_info(context: CommandContext, request: Request) -> dict[str, Any]:
     """rolesInfo: show one role, several, or the roles of a database (1), with built-in ones if requested."""
     body = request.body
-    asked = body["rolesInfo"]
-    if isinstance(asked, int | float) and not isinstance(asked, bool):
+    asked, fragment = body["rolesInfo"], _checked_format(body)
+    if is_database(asked):
         names = [
             RoleName(item["role"], item["db"])
             for item in user_store.each(context, ROLES)
@@ -91,10 +96,24 @@ def roles_info(context: CommandContext, request: Request) -> dict[str, Any]:
             names += builtin_roles.names_in(request.db)
     else:
         names = role_names(asked if type(asked) is list else [asked], request.db)
-    if body.get("showPrivileges") == "asUserFragment":
+    if fragment:
         return {"userFragment": _fragment(context, names)}
     described = (_role(context, name, body) for name in names)
     return {"roles": [role for role in described if role is not None]}
+
+
+def _checked_format(body: dict[str, Any]) -> bool:
+    """Whether `showPrivileges` asks for a user's document. Raise 2 unless it is a boolean, a number or that request."""
+    asked = body.get("showPrivileges")
+    if asked is None or isinstance(asked, bool | int | float | Decimal128):
+        return False
+    if asked != "asUserFragment":
+        raise CommandError(
+            2,
+            "Failed to parse 'showPrivileges'. 'showPrivileges' should either be a boolean or the string "
+            f"'asUserFragment', given: {element_text('showPrivileges', asked)}",
+        )
+    return True
 
 
 def _fragment(context: CommandContext, names: list[RoleName]) -> dict[str, Any]:
