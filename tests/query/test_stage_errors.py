@@ -161,6 +161,16 @@ def test_an_update_may_fill_fields_with_values(server: DrivenServer) -> None:
     server.must("t", {"update": "c", "updates": [{"q": {}, "u": {"$set": {"n": None}}}]})
 
 
+def test_a_list_is_no_argument_of_an_accumulator_but_one_of_a_window_function(server: DrivenServer) -> None:
+    for name in ("$sum", "$push", "$count", "$topN", "$add", "$nope"):
+        assert code(server, *agg({"$group": {"_id": None, "r": {name: [1, 2]}}})) == 40237
+    window = {"$setWindowFields": {"sortBy": {"a": 1}, "output": {"r": {"$push": ["$a", "$s"]}, "s": {"$sum": [1, 2]}}}}
+    found = server.must("t", agg(window)[0])["cursor"]["firstBatch"][0]
+    assert (found["r"], found["s"]) == ([[1, "abc"]], 0)
+    for name, expected in (("$firstN", 5787801), ("$topN", 5788001)):
+        assert code(server, *agg({"$setWindowFields": {"output": {"r": {name: [1, 2]}}}})) == expected
+
+
 def test_a_sort_that_names_a_field_twice_is_refused(server: DrivenServer) -> None:
     names = [b"\x10" + name + b"\0\1\0\0\0" for name in (b"a", b"b", b"a")]
     for count, expected in ((2, 0), (3, 7472500)):

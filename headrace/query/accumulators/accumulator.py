@@ -68,11 +68,9 @@ class Accumulator:
 def parse_accumulator(name: str, spec: Any, context: ParseContext | None = None) -> Accumulator:
     """Parse the accumulator `{name: spec}`.
 
-    Raises 15952 for an unknown name, 40237 for an array, and the errors of its operands.
+    Raises 15952 for an unknown name, and the errors of its operands.
     """
     context = context or ParseContext()
-    if type(spec) is list:
-        raise CommandError(40237, f"The {name} accumulator is a unary operator")
     if name in STATE_FACTORIES:
         new_state = STATE_FACTORIES[name]
         return Accumulator(lambda: new_state(context.collation), parse_expression(spec, context).evaluate)

@@ -196,6 +196,8 @@ def _parse_field(field: str, value: Any, context: PipelineContext) -> Accumulato
     if len(value) != 1:
         raise CommandError(40238, f"The field '{field}' must specify one accumulator")
     ((operator, argument),) = value.items()
+    if type(argument) is list:  # a window function takes it as an expression
+        raise CommandError(40237, f"The {operator} accumulator is a unary operator")
     return parse_accumulator(operator, argument, context.parse_context())
 
 
