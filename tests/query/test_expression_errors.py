@@ -106,6 +106,7 @@ CASES: list[tuple[Any, int]] = [
     ({"$setEquals": [1, [1]]}, 17044),
     ({"$setEquals": ["$a", [1]]}, 17044),
     ({"$mergeObjects": [1]}, 40400),
+    ({"$getField": {}}, 3041702),
     ({"$mergeObjects": ["$a"]}, 40400),
     ({"$split": ["$s", 1]}, 40086),
     ({"$split": [1, "x"]}, 40085),

@@ -78,7 +78,7 @@ _GET_NAMED: Final = NamedArguments(
 
 def _parse_get_field(argument: Any, context: ParseContext) -> Expression:
     """Parse `{field, input}`, or only the name of a field in the current document (or an expression for the name)."""
-    if type(argument) is dict and argument and not next(iter(argument)).startswith("$"):
+    if type(argument) is dict and not next(iter(argument), "").startswith("$"):
         call = _GET_NAMED.parse(argument, context)
         assert isinstance(call, Call)
         name, source = call.operands
