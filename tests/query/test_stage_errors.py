@@ -171,6 +171,14 @@ def test_a_list_is_no_argument_of_an_accumulator_but_one_of_a_window_function(se
         assert code(server, *agg({"$setWindowFields": {"output": {"r": {name: [1, 2]}}}})) == expected
 
 
+def test_a_lookup_by_empty_names_of_fields_is_one_without_them(server: DrivenServer) -> None:
+    empty = {"localField": "", "foreignField": ""}
+    lookup = {"$lookup": {"from": "c", **empty, "pipeline": [{"$project": {"s": 1}}], "as": "r"}}
+    assert server.must("t", agg(lookup)[0])["cursor"]["firstBatch"][0]["r"] == [{"_id": 1, "s": "abc"}]
+    for fields in (empty, {"localField": "a", "foreignField": "", "pipeline": []}):
+        assert code(server, *agg({"$lookup": {"from": "c", **fields, "as": "r"}})) == 9
+
+
 def test_a_sort_that_names_a_field_twice_is_refused(server: DrivenServer) -> None:
     names = [b"\x10" + name + b"\0\1\0\0\0" for name in (b"a", b"b", b"a")]
     for count, expected in ((2, 0), (3, 7472500)):

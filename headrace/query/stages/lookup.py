@@ -173,6 +173,9 @@ def parse_lookup(name: str, spec: Any, context: PipelineContext) -> tuple[Stage,
         raise CommandError(9, f"$lookup argument 'from' must be a string or an object, is {type_name(spec['from'])}")
     options = {option: value for option, value in spec.items() if value is not None}
     check_options("$lookup", options, _TYPES, ["as"])
+    for option in ("localField", "foreignField"):
+        if options.get(option) == "":  # as if it were not there
+            del options[option]
     piped = "pipeline" in options
     if not piped and "let" in options:
         raise CommandError(9, "$lookup with a 'let' argument must also specify 'pipeline'")
