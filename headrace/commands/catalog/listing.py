@@ -35,6 +35,7 @@ AUTHORIZED_COLLECTIONS: Final = boolean("authorizedCollections", strict=True)
 AUTHORIZED_DATABASES: Final = boolean("authorizedDatabases", strict=True)
 FILTER: Final = document("filter")
 NAME_ONLY: Final = boolean("nameOnly")
+FREE_STORAGE: Final = boolean("freeStorage")
 SCALE: Final = number("scale", 1, least=1)
 
 
@@ -120,11 +121,19 @@ def database_stats(context: CommandContext, request: Request) -> dict[str, Any]:
         oplog_bytes, entry_count = oplog_size(context)
         size, count = size + oplog_bytes, count + entry_count
     disk = disk_usage(context.store.environment.path)
+    view_count = len(namespaces) - len(collections)
+    collection_count = len(collections) + (view_count > 0)  # system.views holds the views
+
+    def free(name: str) -> dict[str, float]:
+        return {name: 0.0} if FREE_STORAGE.of(request.body) else {}
+
     return {
-        "db": request.db, "collections": Int64(len(collections)), "views": Int64(len(namespaces) - len(collections)),
+        "db": request.db, "collections": Int64(collection_count), "views": Int64(view_count),
         "objects": Int64(count), "avgObjSize": size / count if count else 0.0, "dataSize": size / scale,
-        "storageSize": size / scale, "indexes": Int64(sum(len(item.indexes) for item in collections)),
-        "indexSize": index_size / scale, "totalSize": (size + index_size) / scale, "scaleFactor": Int64(scale),
+        "storageSize": size / scale, **free("freeStorageSize"),
+        "indexes": Int64(sum(len(item.indexes) for item in collections)),
+        "indexSize": index_size / scale, **free("indexFreeStorageSize"),
+        "totalSize": (size + index_size) / scale, **free("totalFreeStorageSize"), "scaleFactor": Int64(scale),
         "fsUsedSize": disk.used / scale, "fsTotalSize": disk.total / scale,
     }  # fmt: skip
 
@@ -144,7 +153,14 @@ COMMANDS: Final = (
         pauses=True,
         requires=on_collection("collStats"),
     ),
-    Command("dbStats", database_stats, _STATISTICS, aliases=("dbstats",), pauses=True, requires=on_database("dbStats")),
+    Command(
+        "dbStats",
+        database_stats,
+        Fields(FREE_STORAGE, SCALE),
+        aliases=("dbstats",),
+        pauses=True,
+        requires=on_database("dbStats"),
+    ),
     Command("listCollections", list_collections, _LIST_COLLECTIONS, pauses=True, requires=others.LIST_COLLECTIONS),
     Command(
         "listDatabases", list_databases, _LIST_DATABASES, pauses=True, admin_only=True, requires=others.LIST_DATABASES

@@ -121,13 +121,15 @@ def _reply(collection: Collection, report: CollectionReport, *, scanned: bool, r
     reply["nIndexes"] = len(report.indexes) if scanned else len(collection.indexes)
     if scanned:
         reply["keysPerIndex"] = {name: item.keys for name, item in report.indexes.items()}
+    specs = {index.name: index.spec for index in collection.indexes}
     details = {
-        name: {"valid": item.valid or repairs, **({"errors": item.errors} if item.errors else {})}
+        name: {"valid": item.valid or repairs, "spec": specs[name], **({"errors": item.errors} if item.errors else {})}
         for name, item in report.indexes.items()
     }
     changed = repairs and bool(missing or extra or report.invalid)
     reply |= {
-        "indexDetails": details, "valid": not errors, "repaired": changed, "warnings": warnings, "errors": errors,
+        "indexDetails": details, "valid": not errors, "repaired": changed,
+        "repairMode": "FixErrors" if repairs else "None", "warnings": warnings, "errors": errors,
         "extraIndexEntries": report.extra, "missingIndexEntries": report.missing, "corruptRecords": report.corrupt,
     }  # fmt: skip
     if repairs:

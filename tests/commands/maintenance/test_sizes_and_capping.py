@@ -49,6 +49,22 @@ def test_statistics_have_the_sizes_of_indexes(at: DrivenServer) -> None:
     assert at.must("t", {"collStats": "none"})["totalIndexSize"] == 0
 
 
+def test_statistics_of_a_database_have_free_storage_where_asked_for(at: DrivenServer) -> None:
+    free = ["freeStorageSize", "indexFreeStorageSize", "totalFreeStorageSize"]
+    for asked, expected in ((1, free), (True, free), (0, []), (None, [])):
+        shown = at.must("t", {"dbStats": 1, "freeStorage": asked})
+        assert [name for name in shown if "Free" in name or "free" in name] == expected
+    assert code_of(at, {"dbStats": 1, "freeStorage": "x"}) == 14
+    assert code_of(at, {"dbStats": 1, "unknown": 1}) == 40415
+
+
+def test_the_collection_of_views_is_counted(at: DrivenServer) -> None:
+    before = at.must("t", {"dbStats": 1})["collections"]
+    at.must("t", {"create": "seen", "viewOn": "c", "pipeline": []})
+    shown = at.must("t", {"dbStats": 1})
+    assert (shown["collections"], shown["views"]) == (before + 1, 1)
+
+
 def test_data_size_counts_all_or_a_range(at: DrivenServer) -> None:
     reply = at.must("admin", {"dataSize": "t.c"})
     assert (reply["size"], reply["numObjects"], reply["estimate"]) == (

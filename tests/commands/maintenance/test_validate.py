@@ -56,14 +56,16 @@ def test_a_sound_collection_is_valid(at: DrivenServer) -> None:
     background = [{"background": True}] if at.store.oplog_enabled else []
     for options in ({}, {"full": True}, *background, {"checkBSONConformance": True}):
         reply = validated(at, **options)
-        assert list(reply)[:-1][:14] == [
+        assert list(reply)[:-1][:15] == [
             "ns", "uuid", "nInvalidDocuments", "nNonCompliantDocuments", "nrecords", "nIndexes", "keysPerIndex",
-            "indexDetails", "valid", "repaired", "warnings", "errors", "extraIndexEntries", "missingIndexEntries",
+            "indexDetails", "valid", "repaired", "repairMode", "warnings", "errors", "extraIndexEntries",
+            "missingIndexEntries",
         ]  # fmt: skip
         assert reply["valid"] and not reply["repaired"] and reply["warnings"] == reply["errors"] == []
         assert reply["nrecords"] == 200 and reply["nIndexes"] == 3
         assert reply["keysPerIndex"] == {"_id_": 200, "a_1": 400, "b_1_a_-1": 400}
-        assert reply["indexDetails"]["a_1"] == {"valid": True}
+        assert reply["indexDetails"]["a_1"] == {"valid": True, "spec": {"v": 2, "key": {"a": 1}, "name": "a_1"}}
+        assert reply["repairMode"] == "None"
     assert "nrecords" not in validated(at, metadata=True)
 
 
