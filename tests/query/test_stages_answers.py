@@ -240,6 +240,11 @@ def test_filling_carries_on_interpolates_and_puts_constants() -> None:
     assert [(d["a"], d["b"], d["c"]) for d in result] == [(1, 1, 9), (1, 3.0, 9), (7, 7, 9), (7, None, 9)]
 
 
+@pytest.mark.parametrize("name", ["$set", "$addFields"])
+def test_adding_no_fields_changes_nothing(name: str) -> None:
+    assert answer([{name: {}}], [{"_id": 1, "a": 2}]) == [{"_id": 1, "a": 2}]
+
+
 def test_densifying_makes_the_documents_between() -> None:
     stage = {"$densify": {"field": "n", "range": {"step": 2, "bounds": "full"}}}
     assert answer([stage], [{"n": 5, "x": 1}, {"n": 0}, {"y": 1}]) == [

@@ -32,8 +32,6 @@ def parse_add_fields(name: str, spec: Any, context: PipelineContext) -> tuple[St
 
 def _parse_fields(spec: Document, context: PipelineContext) -> DocumentFunction:
     """Return a function that adds the fields of `spec` to a document. All paths are checked before any value."""
-    if not spec:
-        raise CommandError(40177, "specification must have at least one field")
     _tree(spec, lambda value: None)
     tree = _tree(spec, context.expression)
     return lambda document: with_fields(document, document, tree)

@@ -107,7 +107,7 @@ def test_first_and_last_need_an_order_of_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stages", "code"), [([{"$mach": {}}], 40324), ([{"$match": 5}], 15959), ([{"$set": {}}], 40177), ([{}], 40323)]
+    ("stages", "code"), [([{"$mach": {}}], 40324), ([{"$match": 5}], 15959), ([{"$set": 5}], 40272), ([{}], 40323)]
 )
 def test_a_wrong_stage_is_the_servers_error(stages: list[Any], code: int) -> None:
     with pytest.raises(CommandError) as raised:
