@@ -211,7 +211,7 @@ class _SpecificationReader:
             self._read_element_match(path, value[first])
         elif len(value) == 1 and first == "$meta":
             self._read_meta(path, value)
-        elif len(value) > 1 and self.is_find and first in ("$slice", "$elemMatch"):
+        elif len(value) > 1:
             raise CommandError(16410, f"an operator stands alone in the projection of a field: {path}")
         else:
             self._read_expression(path, value)
