@@ -336,18 +336,25 @@ def test_sessions_start_with_an_id_and_end_from_a_list() -> None:
 def test_the_small_ones_answer_in_mongodbs_form() -> None:
     assert ask({"ping": 1}) == b""  # raw elements: none of its own
     assert ask({"whatsmyuri": 1}) == {"you": "127.0.0.1:5000"}
-    assert ask({"connectionStatus": 1}) == {"authInfo": {"authenticatedUsers": [], "authenticatedUserRoles": []}}
+    status = ask({"connectionStatus": 1})
+    assert status["authInfo"] == {"authenticatedUsers": [], "authenticatedUserRoles": []}
+    assert status["uuid"].subtype == 4 and len(status["uuid"]) == 16
     assert ask({"getLog": "startupWarnings"}) == {"totalLinesWritten": 0, "log": []}
     assert ask({"getLog": "global"}) == {"totalLinesWritten": 2, "log": ["a line", "another"]}
     assert refused({"shutdown": 1}) == 115
     assert refused({"getLog": 5}) == 14 and refused({"getLog": "x"}) == 96
     assert ask({"getCmdLineOpts": 1})["parsed"]["storage"] == {"dbPath": "data"}
-    assert ask({"hostInfo": 1})["system"]["numCores"] >= 1
+    host = ask({"hostInfo": 1})
+    assert host["system"]["numCores"] >= host["system"]["numPhysicalCores"] >= host["system"]["numCpuSockets"] >= 1
+    assert type(host["system"]["memSizeMB"]) is type(host["system"]["memLimitMB"]) is Int64
+    assert host["system"]["numNumaNodes"] >= 1 and host["extra"]["versionString"]
     assert ask({"fsync": 1}) == {"numFiles": 1}
     assert ask({"setFeatureCompatibilityVersion": "8.2", "confirm": True}) == {}
     assert refused({"setFeatureCompatibilityVersion": "7.0"}) == 2
     assert refused({"setFeatureCompatibilityVersion": None}) == 40414
-    assert "hello" in ask({"listCommands": 1})["commands"]
+    listed = ask({"listCommands": 1})["commands"]
+    assert (listed["hello"]["apiVersions"], listed["top"]["apiVersions"]) == (["1"], [])
+    assert listed["hello"]["deprecatedApiVersions"] == []
 
 
 NEED_A_STORE = frozenset(

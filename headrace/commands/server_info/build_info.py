@@ -13,9 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
+from headrace.dispatch.api_version import IN_VERSION_1
 from headrace.dispatch.arguments import Fields, string
 from headrace.dispatch.command import Command, administrative
 from headrace.dispatch.context import CommandContext
@@ -25,6 +27,7 @@ from headrace.dispatch.requirement import ANYONE, on_cluster
 from headrace.dispatch.server_info import MONGODB_VERSION, MONGODB_VERSION_TEXT, headrace_version
 from headrace.errors import CommandError
 
+_ON_LINUX: Final = sys.platform == "linux"
 _LOGS: Final = ("global", "startupWarnings")
 
 
@@ -63,21 +66,42 @@ def host_info(context: CommandContext, request: Request) -> dict[str, Any]:
     """hostInfo: describe the machine, its memory and its operating system."""
     memory_mb = _memory_bytes() // (1024 * 1024)
     cores = os.cpu_count() or 1
+    places = _cores()
+    nodes = len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1
     return {
         "system": {
             "currentTime": DatetimeMS(context.clock.now_ms()),
             "hostname": platform.node(),
             "cpuAddrSize": 64 if sys.maxsize > 2**32 else 32,
-            "memSizeMB": memory_mb,
-            "memLimitMB": memory_mb,
+            "memSizeMB": Int64(memory_mb),
+            "memLimitMB": Int64(memory_mb),
             "numCores": cores,
             "numCoresAvailableToProcess": cores,
+            "numPhysicalCores": len(set(places)) or cores,
+            "numCpuSockets": len({socket for socket, _ in places}) or 1,
             "cpuArch": platform.machine(),
-            "numaEnabled": False,
+            "numaEnabled": nodes > 1,
+            "numNumaNodes": nodes,
         },
         "os": {"type": platform.system(), "name": platform.platform(terse=True), "version": platform.release()},
-        "extra": {"pageSize": os.sysconf("SC_PAGE_SIZE"), "pythonVersion": platform.python_version()},
+        "extra": {
+            "versionString": platform.version(),
+            **({"libcVersion": platform.libc_ver()[1], "kernelVersion": platform.release()} if _ON_LINUX else {}),
+            "pageSize": os.sysconf("SC_PAGE_SIZE"),
+            "pythonVersion": platform.python_version(),
+        },
     }
+
+
+def _cores() -> list[tuple[str, str]]:
+    """Return the socket and the core of each processor, on Linux; empty elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return []
+    fields = [(name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    sockets = [value for name, value in fields if name == "physical id"]
+    return list(zip(sockets, (value for name, value in fields if name == "core id"), strict=False))
 
 
 def _memory_bytes() -> int:
@@ -144,6 +168,8 @@ def list_commands(context: CommandContext, request: Request) -> dict[str, Any]:
             "secondaryOk": command.writes is False,
             "adminOnly": command.admin_only,
             **aliases,
+            "apiVersions": ["1"] if command.name in IN_VERSION_1 else [],
+            "deprecatedApiVersions": [],
         }
     return {"commands": listed}
 

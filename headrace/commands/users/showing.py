@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Final
+from uuid import UUID
 
-from bson import Decimal128
+from bson import Binary, Decimal128
 
 from headrace.auth import builtin_roles
 from headrace.auth.names import RoleName
@@ -160,7 +162,13 @@ def connection_status(context: CommandContext, request: Request) -> dict[str, An
         information["authenticatedUserRoles"] = [role.document for role in grants.resolved.roles]
     if SHOW_PRIVILEGES.of(request.body):
         information["authenticatedUserPrivileges"] = [] if grants is None else documents_of(grants.privileges)
-    return {"authInfo": information}
+    return {"authInfo": information, "uuid": _uuid_of(context, request)}
+
+
+def _uuid_of(context: CommandContext, request: Request) -> Binary:
+    """Return the UUID of the connection: the same for each command on it, another after a restart."""
+    seed = context.engine.process_id.binary + request.client.connection_id.to_bytes(8, "big")
+    return Binary.from_uuid(UUID(bytes=hashlib.sha256(seed).digest()[:16], version=4))
 
 
 def invalidate(context: CommandContext, request: Request) -> dict[str, Any]:
