@@ -137,7 +137,7 @@ def test_explain_expects_the_collection_of_the_command_inside(at: DrivenServer) 
 
 
 @pytest.mark.parametrize("value", ["$a", -1, 9223372036854775807, None, Binary(b"n" * 16, 4)])
-@pytest.mark.parametrize("name", ["hostInfo", "getCmdLineOpts", "replSetGetStatus"])
+@pytest.mark.parametrize("name", ["features", "getCmdLineOpts", "replSetGetStatus"])
 def test_a_command_that_does_not_know_the_field_ignores_it_as_any_other(
     at: DrivenServer, name: str, value: Any
 ) -> None:

@@ -341,6 +341,7 @@ def test_the_small_ones_answer_in_mongodbs_form() -> None:
     assert status["uuid"].subtype == 4 and len(status["uuid"]) == 16
     assert ask({"getLog": "startupWarnings"}) == {"totalLinesWritten": 0, "log": []}
     assert ask({"getLog": "global"}) == {"totalLinesWritten": 2, "log": ["a line", "another"]}
+    assert refused({"connectionStatus": 1, "unknown": 1}) == refused({"hostInfo": 1, "unknown": 1}) == 40415
     assert refused({"shutdown": 1}) == 115
     assert refused({"getLog": 5}) == 14 and refused({"getLog": "x"}) == 96
     assert ask({"getCmdLineOpts": 1})["parsed"]["storage"] == {"dbPath": "data"}

@@ -179,6 +179,6 @@ COMMANDS: Final = (
     Command("features", features, Fields(strict=False), requires=ANYONE),
     administrative("getCmdLineOpts", get_cmd_line_opts),
     administrative("getLog", get_log, string("getLog", required=True)),
-    Command("hostInfo", host_info, Fields(strict=False), requires=on_cluster("hostInfo")),
+    Command("hostInfo", host_info, Fields(), requires=on_cluster("hostInfo")),
     Command("listCommands", list_commands, Fields(strict=False), requires=ANYONE),
 )

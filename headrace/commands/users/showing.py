@@ -180,7 +180,7 @@ def invalidate(context: CommandContext, request: Request) -> dict[str, Any]:
 _USERS_INFO: Final = Fields(FILTER, SHOW_CREDENTIALS, SHOW_CUSTOM_DATA, SHOW_PRIVILEGES, SHOW_RESTRICTIONS)
 
 COMMANDS: Final = (
-    Command("connectionStatus", connection_status, Fields(SHOW_PRIVILEGES, strict=False), requires=ANYONE),
+    Command("connectionStatus", connection_status, Fields(SHOW_PRIVILEGES), requires=ANYONE),
     administrative("invalidateUserCache", invalidate, strict=True),
     Command(
         "rolesInfo",
