@@ -26,7 +26,7 @@ MARK: Final = _PREFIX + TEXT_SCORE
 _NAMES: Final = {
     "geoNearDistance": "$geoNear distance", "geoNearPoint": "$geoNear point", "indexKey": "", "randVal": "",
     "recordId": "", SCORE: "score", SCORE_DETAILS: "scoreDetails", "searchHighlights": "",
-    "searchScore": "$search score", "searchScoreDetails": "", "searchSequenceToken": "", "sortKey": "sortKey",
+    "searchScore": "", "searchScoreDetails": "", "searchSequenceToken": "", "sortKey": "sortKey",
     TEXT_SCORE: "text score", "timeseriesBucketMaxTime": "", "timeseriesBucketMinTime": "",
     "vectorSearchScore": "$vectorSearch distance",
 }  # fmt: skip

@@ -19,6 +19,7 @@ from headrace.errors import CommandError
 from headrace.query.collation import Collation
 from headrace.query.document_metadata import TEXT_SCORE, DocumentMetadata, check_unavailable, mark_of
 from headrace.query.expressions.field_paths import checked_path
+from headrace.query.expressions.numbers import to_long
 from headrace.query.external_sort import Sorter
 from headrace.query.operation_memory import StageMemory
 from headrace.time_limit import limited
@@ -247,7 +248,7 @@ def parse_sort(
     names, 31138 and 40218 for `$meta`. `metadata`: the metadata of the documents, or None. `natural`: whether
     `$natural` is allowed, as in find.
     """
-    if len(spec) > limits.SORT_FIELD_COUNT_MAX:
+    if len(spec) > limits.SORT_FIELD_COUNT_MAX < sum(type(direction) is not dict for direction in spec.values()):
         raise CommandError(13103, f"too many compound keys: the limit is {limits.SORT_FIELD_COUNT_MAX}")
     if natural and "$natural" in spec:
         return _parse_natural(spec, collation)
@@ -292,10 +293,10 @@ def _is_descending(path: str, direction: Any) -> bool:
         raise CommandError(17312, "$meta is the only expression supported by $sort right now")
     if type(direction) not in (int, Int64, float, Decimal128):
         raise CommandError(15974, f"Illegal key in $sort specification: {path}: {to_string(direction)}")
-    number = number_key(direction)
+    number = to_long(direction)  # 1.9 is 1
     if number not in (1, -1):
         raise CommandError(15975, "$sort key ordering must be 1 (for ascending) or -1 (for descending)")
-    return bool(number == -1)
+    return number == -1
 
 
 # Many documents.

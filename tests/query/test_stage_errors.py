@@ -179,6 +179,17 @@ def test_a_lookup_by_empty_names_of_fields_is_one_without_them(server: DrivenSer
         assert code(server, *agg({"$lookup": {"from": "c", **fields, "as": "r"}})) == 9
 
 
+def test_a_sort_reads_its_directions_as_integers_and_does_not_count_metadata(server: DrivenServer) -> None:
+    for direction in (1.999, -1.999, Decimal128("0.51"), Decimal128("-1.49")):
+        assert code(server, *agg({"$sort": {"a": direction}})) == 0, direction
+    for direction in (0.9, 2.0, Decimal128("0.5"), Decimal128("1.5"), math.nan):
+        assert code(server, *agg({"$sort": {"a": direction}})) == 15975, direction
+    fields = {f"f{number}": 1 for number in range(32)}
+    score = {"$meta": "searchScore"}  # which no document has
+    assert code(server, *agg({"$sort": {**fields, "r": {"$meta": "randVal"}, "s": score}}, {"$set": {"s": score}})) == 0
+    assert code(server, *agg({"$sort": {**fields, "g": 1}})) == 13103
+
+
 def test_a_sort_that_names_a_field_twice_is_refused(server: DrivenServer) -> None:
     names = [b"\x10" + name + b"\0\1\0\0\0" for name in (b"a", b"b", b"a")]
     for count, expected in ((2, 0), (3, 7472500)):
