@@ -290,6 +290,8 @@ def _metadata_path(name: Any, metadata: DocumentMetadata | None) -> str:
 
 def _is_descending(path: str, direction: Any) -> bool:
     if type(direction) is dict:
+        if next(iter(direction), "") == "$meta":
+            raise CommandError(9, "Cannot have additional keys in a $meta sort specification")
         raise CommandError(17312, "$meta is the only expression supported by $sort right now")
     if type(direction) not in (int, Int64, float, Decimal128):
         raise CommandError(15974, f"Illegal key in $sort specification: {path}: {to_string(direction)}")
