@@ -188,8 +188,8 @@ def test_the_table_has_every_command_that_refuses_what_it_does_not_know() -> Non
     ours = {"_mergeAuthzCollections", "headraceBackup", "headraceChanges"}
     undeclared = {"compact", "cloneCollectionAsCapped", "convertToCapped", "dataSize", "logApplicationMessage"}
     others = {
-        "fsync", "profile", "reIndex", "removeQuerySettings", "rotateCertificates", "setQuerySettings",
-        "setUserWriteBlockMode",
+        "connectionStatus", "dbStats", "fsync", "hostInfo", "profile", "reIndex", "removeQuerySettings",
+        "rotateCertificates", "setQuerySettings", "setUserWriteBlockMode",
     }  # fmt: skip
     strict = {command.name for command in COMMANDS.values() if command.fields.strict}
     assert strict == FIELDS.keys() | ours | undeclared | others
