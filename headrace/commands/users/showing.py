@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, Final
 from uuid import UUID
 
@@ -23,6 +22,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import ANYONE
 from headrace.errors import CommandError
 from headrace.execution import user_store
+from headrace.hashing import sha256
 from headrace.query.expressions.numbers import truthy
 from headrace.query.match import parse_filter
 from headrace.query.update.message_text import element_text
@@ -168,7 +168,7 @@ def connection_status(context: CommandContext, request: Request) -> dict[str, An
 def _uuid_of(context: CommandContext, request: Request) -> Binary:
     """Return the UUID of the connection: the same for each command on it, another after a restart."""
     seed = context.engine.process_id.binary + request.client.connection_id.to_bytes(8, "big")
-    return Binary.from_uuid(UUID(bytes=hashlib.sha256(seed).digest()[:16], version=4))
+    return Binary.from_uuid(UUID(bytes=sha256(seed)[:16], version=4))
 
 
 def invalidate(context: CommandContext, request: Request) -> dict[str, Any]:
