@@ -87,6 +87,7 @@ def _condition(node: MatchExpression) -> Condition | None:
     (name,) = names
     columns, test, of_date = Columns((name,)), _of_field(name, node.compiled()), _date_test(node)
     leaf = node if isinstance(node, LeafMatchExpression) else None
+    path = () if leaf is None else split_path(leaf.path)[1:]
 
     def chosen(documents: Sequence[bytes]) -> Sequence[bytes]:
         if of_date is not None and (dates := columns.dates(documents)) is not None:
@@ -94,7 +95,7 @@ def _condition(node: MatchExpression) -> Condition | None:
         values: Sequence[Any] = columns.values(documents)[name]
         of_value = test
         if leaf is not None:
-            below = values_below(values, split_path(leaf.path)[1:])
+            below = values_below(values, path)
             if below is not None and list not in map(type, below):
                 of_value, values = leaf.test, below
         return list(compress(documents, map(of_value, values) if is_bounded else _slowly(of_value, values)))

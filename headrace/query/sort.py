@@ -248,7 +248,7 @@ def parse_sort(
     names, 31138 and 40218 for `$meta`. `metadata`: the metadata of the documents, or None. `natural`: whether
     `$natural` is allowed, as in find.
     """
-    if len(spec) > limits.SORT_FIELD_COUNT_MAX < sum(type(direction) is not dict for direction in spec.values()):
+    if sum(type(direction) is not dict for direction in spec.values()) > limits.SORT_FIELD_COUNT_MAX:
         raise CommandError(13103, f"too many compound keys: the limit is {limits.SORT_FIELD_COUNT_MAX}")
     if natural and "$natural" in spec:
         return _parse_natural(spec, collation)

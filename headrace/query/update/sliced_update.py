@@ -19,6 +19,7 @@ from headrace.values.bson import decode, encode, encode_in_order
 from headrace.values.bson.columns import Columns
 
 _FIELD_COUNT_MAX: Final = 4
+"""Each field is searched by itself in a document that does not match the pattern of the others."""
 _KNOWN_COUNT_MAX: Final = 1024
 _KNOWN_BYTES_MAX: Final = 256
 """The most bytes of fields whose result is cached."""

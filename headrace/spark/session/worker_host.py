@@ -85,7 +85,7 @@ def _fork_host(path: Path) -> None:
 
 
 def _detach() -> None:
-    """Leave the first process's session, input and output: Spark waits until nobody has its output."""
+    """Leave the first process's session, input and output. Spark waits until all processes have closed the output."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     nothing = os.open(os.devnull, os.O_RDWR)

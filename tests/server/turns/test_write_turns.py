@@ -158,7 +158,7 @@ def test_a_document_changed_meanwhile_must_match_again(pausing: headrace.Server)
 def test_a_long_document_is_decoded_changed_and_stored_in_turns_of_their_own(
     pausing: headrace.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What others change between these turns is not lost."""
+    """Changes of other clients between these turns are not lost."""
     turns = pausing._running.scheduler.turns
     with RawClient(pausing.address) as one:
         one.ask({"insert": "c", "documents": [{"_id": 1, "n": 0, "a": [1, 2], "s": ""}]})

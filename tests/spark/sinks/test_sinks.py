@@ -152,7 +152,7 @@ class Target:
         return other
 
     def contents(self, opened: Sink | None = None) -> Any:
-        """What the target has, read by the sink `opened`, if given."""
+        """Return the contents of the target, read by the sink `opened`, if given."""
         sink = opened or self.open()
         if self.kind == "once":
             with sqlite3.connect(self.folder / "rows.db") as file:
@@ -342,7 +342,7 @@ def crashed_at_each_step(target: Target, row_batches: list[list[Row]]) -> int:
 
 
 def state(target: Target) -> tuple[Any, Any]:
-    """What the target has, and its position, as a new process reads them."""
+    """Return the contents and the position of the target, as a new process reads them."""
     sink = target.open()
     return target.contents(sink), sink.position()
 
