@@ -52,7 +52,8 @@ class ReaderCursor:
     """A cursor that is open in a reader process."""
 
     __slots__ = (
-        "account", "host", "id", "key", "namespace", "no_timeout", "read_ahead_bytes", "record", "session", "used_ms",
+        "account", "host", "id", "is_lost", "key", "namespace", "no_timeout", "read_ahead_bytes", "record", "session",
+        "used_ms",
     )  # fmt: skip
 
     is_change_stream = tails = awaits = False
@@ -61,6 +62,8 @@ class ReaderCursor:
     def __init__(self, host: CursorHost, cursor_id: int, namespace: str, *, no_timeout: bool) -> None:
         self.host: CursorHost | None = host
         """The reader process; None once the cursor is closed there."""
+        self.is_lost = False
+        """Whether the reader process has ended. A batch that it has read before is returned."""
         self.id = cursor_id
         self.namespace = namespace
         self.no_timeout = no_timeout
@@ -138,7 +141,7 @@ class ReaderCall:
         return outcome.reply
 
     def _read_on(self, context: CommandContext, cursor: ReaderCursor, outcome: ReaderAnswer) -> None:
-        if context.cursors.peek(cursor.id) is not cursor:
+        if context.cursors.peek(cursor.id) is not cursor and not cursor.is_lost:
             raise CommandError(237, f"cursor id {cursor.id} was killed while its next batch was read")
         cursor.record.batch_count += 1
         cursor.record.document_count = outcome.document_count

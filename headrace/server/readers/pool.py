@@ -343,7 +343,7 @@ class Readers:
         cursors = self._core.engine.cursors
         for cursor in cursors:
             if type(cursor) is ReaderCursor and cursor.host is reader:
-                cursor.host = None
+                cursor.host, cursor.is_lost = None, True
                 cursors.kill(cursor.id)
         for call, done in reader.calls.values():
             if done is None:

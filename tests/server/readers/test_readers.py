@@ -18,6 +18,7 @@ from pymongo.errors import CursorNotFound, ExecutionTimeout, OperationFailure
 
 import headrace
 from headrace import limits
+from headrace.execution.reader_calls import ReaderCall
 from headrace.server.readers import pool
 from headrace.server.readers.pool import Reader, Readers
 from tests.held_commits import HeldCommits
@@ -141,6 +142,26 @@ def test_a_reader_that_is_killed_costs_its_cursors_only(
     assert answers == [COUNT]
     with pytest.raises(CursorNotFound):
         list(cursor)
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_batch_that_was_read_is_returned_although_its_reader_then_ends(
+    server: headrace.Server, client: pymongo.MongoClient[Any], monkeypatch: pytest.MonkeyPatch, is_last: bool
+) -> None:
+    cursor = client.t.c.find({"s": "x" * 20}, batch_size=100).limit(200 if is_last else 0)
+    assert [next(cursor)["_id"] for _ in range(100)] == list(range(100))
+    read_on = ReaderCall._read_on
+
+    def after_the_end(call: ReaderCall, *more: Any) -> None:
+        reader = only_reader(server)
+        reader.calls.clear()
+        readers_of(server).lost(reader)
+        read_on(call, *more)
+
+    monkeypatch.setattr(ReaderCall, "_read_on", after_the_end)
+    assert [next(cursor)["_id"] for _ in range(100)] == list(range(100, 200))
+    with pytest.raises(StopIteration if is_last else CursorNotFound):
+        next(cursor)
 
 
 def test_a_command_that_has_lost_two_readers_ends(server: headrace.Server, client: pymongo.MongoClient[Any]) -> None:
