@@ -321,11 +321,11 @@ class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
                     if not local.lock.acquire(False):
                         retake(local.lock)
             except Exception as error:
-                retries = self.give_up(group, error)
-                if not store.environment.is_usable():
+                if not store.environment.is_usable():  # whether the writes are done is unknown: none is answered
+                    self.abandon(group)
                     local.fail("the disk has failed in the middle of a commit: open the store again")
                     raise_closed(local.unusable)
-                return retries
+                return self.give_up(group, error)
             except BaseException:
                 local.fail("a commit was interrupted: open the store again")
                 raise

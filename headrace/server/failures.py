@@ -10,7 +10,7 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.log_lines import RepeatedLine, emit, printable
 from headrace.store.checksums.transaction import DAMAGED
-from headrace.store.lmdb import LmdbError, is_damage, is_disk_failure
+from headrace.store.lmdb import LmdbError, is_damage, is_disk_failure, is_unusable
 
 LOG = logging.getLogger("headrace.server")
 _DISK: Final = RepeatedLine(level=logging.ERROR)
@@ -55,18 +55,21 @@ def internal_error() -> CommandError:
 
 def read_error(error: BaseException) -> CommandError:
     """Return the error for a read that failed inside the server: 301 (DataCorruptionDetected) if LMDB cannot read its
-    file, 15 (Overflow) if the client's message nests too deeply for the stack (MongoDB: 200 levels)."""
+    file, 15 (Overflow) if the client's message nests too deeply for the stack (MongoDB: 200 levels), 11600
+    (InterruptedAtShutdown) if the store is about to end."""
     if isinstance(error, RecursionError):
         return CommandError(15, "BSONObj exceeds maximum nested object depth")
     if is_damage(error):
         return CommandError(DAMAGED, f"the data file cannot be read: {error}")
+    if is_unusable(error):
+        return CommandError(11600, "the disk has failed in the middle of a commit, and the store ends")
     return internal_error()
 
 
 def write_error(error: BaseException) -> CommandError:
-    """Return the error for a write that failed inside the server: 14031 (OutOfDiskSpace) if the disk failed, 301 or
-    15."""
-    if isinstance(error, RecursionError):
+    """Return the error for a write that failed inside the server: 14031 (OutOfDiskSpace) if the disk failed, 301, 15
+    or 11600."""
+    if isinstance(error, RecursionError) or is_unusable(error):
         return read_error(error)
     if is_disk_failure(error):
         return CommandError(

@@ -487,7 +487,11 @@ class Writer(GroupCommitter[SharedGroup, "ClientWrite | ServerJob", PausedWrite]
         """Publish a finished commit and answer the clients."""
         try:
             if failure is not None:
-                self._failed(group, failure)
+                if self._core.store.environment.is_usable():
+                    self._failed(group, failure)
+                else:  # whether the writes are done is unknown: none is answered
+                    self.abandon(group)
+                    self._core.fail("the disk has failed in the middle of a commit", failure)
                 return
             self._core.store.publish(group.txn)
         except Exception as error:

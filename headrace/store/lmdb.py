@@ -85,6 +85,11 @@ def is_damage(error: BaseException) -> bool:
     return isinstance(error, _DAMAGE)
 
 
+def is_unusable(error: BaseException) -> bool:
+    """Return whether LMDB refuses all transactions since it failed to write a meta page."""
+    return isinstance(error, lmdb.PanicError)
+
+
 class LmdbEnvironment:
     """An open data directory. `path=None` makes a temporary directory, which is not synced and which `close` removes.
 
@@ -206,8 +211,8 @@ class LmdbEnvironment:
         page may or may not be on the disk."""
         try:
             self._lmdb.begin().abort()
-        except lmdb.PanicError:
-            return False
+        except lmdb.Error as error:
+            return not is_unusable(error)
         return True
 
     def begin_write_in(self, call: Callable[[Callable[[], None]], None]) -> Transaction:

@@ -210,5 +210,6 @@ class Acknowledged:
         self.counts[f"refused with {report['e']}"] += 1
         if report["e"] not in self.refusals or not (operation["whole"] or report["e"] == DISK_FULL):
             raise Finding(f"{operation} was refused: {report['m']}")
+        self.checker.models[worker].refuse(operation)
         if not operation["whole"]:
             self.under_way[worker] = operation

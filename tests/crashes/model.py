@@ -25,7 +25,7 @@ class CollectionModel:
     documents: dict[str, Document] = field(default_factory=dict)
     indexes: set[str] = field(default_factory=set)
     unsure: set[str] = field(default_factory=set)
-    """Indexes whose build a crash has cut short: it goes on, and nobody knows how far it is."""
+    """Indexes whose build was cut short by a crash or an error: it goes on, perhaps to its end."""
 
 
 class Model:
@@ -56,6 +56,12 @@ class Model:
                 self.collections[operation["goal"]] = self.collections.pop(namespace)
             case kind:
                 self._apply_inside(kind, self.collections.setdefault(namespace, CollectionModel()), operation)
+
+    def refuse(self, operation: Operation) -> None:
+        """Note an operation that was refused: the build of an index goes on if its turn failed."""
+        at = self.collections.get(operation["to"])
+        if operation["do"] == "index" and at is not None and operation["name"] not in at.indexes:
+            at.unsure.add(operation["name"])
 
     def _apply_inside(self, kind: str, at: CollectionModel, operation: Operation) -> None:
         match kind:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from pymongo.errors import OperationFailure
 
 import headrace
 from headrace.embedded.error_types import Closed
+from headrace.server.failures import read_error, write_error
+from headrace.store.lmdb import LmdbEnvironment, LmdbError
 from tests import waiting
 from tests.crashes.disk_calls import DiskObserver, observed, writes_through
 from tests.server.raw import RawClient
@@ -76,7 +80,47 @@ def test_a_meta_page_that_cannot_be_written_ends_the_server(tmp_path: Path) -> N
         assert client.ask({"insert": "c", "documents": [{"_id": 1}]})["ok"] == 1.0
         disk.point = "meta"
         client.send({"insert": "c", "documents": [{"_id": 2}]})
+        assert client.is_cut_off()  # without an answer: nobody can know whether the write is done
         assert waiting.until(lambda: server.failure)
         disk.point = ""
     with headrace.open(tmp_path) as store:
         assert {item["_id"] for item in store.t.c.find()} in ({1}, {1, 2})
+
+
+def test_each_thread_whose_write_is_in_the_failed_commit_is_told_that_the_store_is_closed(tmp_path: Path) -> None:
+    disk = Failing()
+    refusals: list[BaseException] = []
+
+    def insert(store: headrace.Store, number: int) -> None:
+        try:
+            store.t.c.insert_one({"_id": number})
+        except BaseException as error:
+            refusals.append(error)
+
+    with observed(disk), headrace.open(tmp_path) as store:
+        writes = store._local.writes
+        writes.gate.enter()
+        threads = [threading.Thread(target=insert, args=(store, number)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        assert waiting.until(lambda: len(writes._queue) == 3)
+        disk.point = "meta"
+        writes.gate.leave()
+        for thread in threads:
+            thread.join()
+        disk.point = ""
+    assert [type(error) for error in refusals] == [Closed] * 3
+
+
+def test_a_command_that_meets_the_failed_store_is_interrupted(tmp_path: Path) -> None:
+    disk = Failing()
+    with observed(disk), contextlib.closing(LmdbEnvironment(tmp_path)) as environment:
+        transaction = environment.begin_write()
+        transaction.put(b"a", b"b", db=environment.tables["meta"])
+        disk.point = "meta"
+        with pytest.raises(LmdbError):
+            transaction.commit()
+        with pytest.raises(LmdbError) as refused:
+            environment.begin_read()
+        disk.point = ""
+    assert read_error(refused.value).code == write_error(refused.value).code == 11600
