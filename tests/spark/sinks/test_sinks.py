@@ -35,7 +35,7 @@ from headrace.spark.tables.position import CollectionGone, NotAMirror
 from headrace.spark.tables.staged_files import StagingWriter
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.tables.typed.table_schema import TypedOptions
-from tests.spark.support.crashes import Crash, crashing
+from tests.spark.support.crashes import Crash, crashing, folder_state, states_at, write_folder
 from tests.spark.support.generated_changes import GeneratedChanges, batches, generated_changes
 from tests.spark.support.local_frame import LocalFrame
 from tests.spark.support.object_store import ObjectStore
@@ -145,11 +145,18 @@ class Target:
             columns = [rows.column(name).fill_null("").to_pylist() for name in names]
             file.executemany("insert or replace into rows values (?, ?, ?)", zip(*columns, strict=True))
 
-    def copy(self, name: str) -> Target:
+    def written(self) -> Any:
+        """Return what is written so far, to be compared, and given to `restored`."""
+        return folder_state(self.folder)
+
+    def restored(self, name: str, written: Any) -> Target:
+        """Return another target, which has what was written to this one."""
         other = Target(self.kind, self.folder.with_name(name))
-        if self.folder.exists():
-            shutil.copytree(self.folder, other.folder)
+        write_folder(written, other.folder)
         return other
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder)
 
     def contents(self, opened: Sink | None = None) -> Any:
         """Return the contents of the target, read by the sink `opened`, if given."""
@@ -178,13 +185,20 @@ class MongoTarget(Target):
     def open(self, policy: str = "follow") -> Sink:
         return mongodb_sink(self.uri, database=self.database.name, collection="kept", policy=policy)
 
-    def copy(self, name: str) -> Target:
+    def written(self) -> Any:
+        return {name: list(self.database[name].find()) for name in sorted(self.database.list_collection_names())}
+
+    def restored(self, name: str, written: Any) -> Target:
         other = MongoTarget(self.uri, self.kind, self.folder.with_name(name))
-        for collection in self.database.list_collection_names():
-            documents = list(self.database[collection].find())
+        for collection, documents in written.items():
+            other.database.create_collection(collection)
             if documents:
                 other.database[collection].insert_many(documents)
         return other
+
+    def remove(self) -> None:
+        self.client.drop_database(self.database.name)
+        self.client.close()
 
 
 class StoreTarget(Target):
@@ -193,15 +207,28 @@ class StoreTarget(Target):
     def __init__(self, store: ObjectStore, kind: str, name: str) -> None:
         super().__init__(kind, Path(name))
         self.store = store
+        self._written: list[tuple[str, str]] = []
 
     @property
     def path(self) -> str:
         return f"s3://tables/{self.folder}"
 
-    def copy(self, name: str) -> Target:
+    def written(self) -> Any:
+        """Return the list of the objects, and the prefix of their copies."""
+        listed = self.store.listed("tables", f"{self.folder}/")
+        if not self._written or self._written[-1][0] != listed:
+            copies = f"tables/{self.folder}.{len(self._written)}/"
+            self.store.copy(f"tables/{self.folder}/", copies)
+            self._written.append((listed, copies))
+        return self._written[-1]
+
+    def restored(self, name: str, written: Any) -> Target:
         other = StoreTarget(self.store, self.kind, str(self.folder.with_name(name)))
-        self.store.copy(f"tables/{self.folder}/", f"tables/{other.folder}/")
+        self.store.copy(written[1], f"tables/{other.folder}/")
         return other
+
+    def remove(self) -> None:
+        """Its objects end with the store."""
 
 
 KINDS = [
@@ -315,29 +342,36 @@ def test_in_a_store_as_well(in_store: Target) -> None:
 
 
 def crashed_at_each_step(target: Target, row_batches: list[list[Row]]) -> int:
-    """How often there was a crash.
+    """How often there was a crash: the process is killed at each step, and ends by an error in each kind of step.
 
     A batch that holds the same kinds of rows and is applied in the same steps as one that crashed at each of them is
     applied without a crash.
     """
     crashes = 0
-    tried = set()
+    tried, ended = set(), set[str]()
     for number, batch in enumerate(batches(row_batches)):
-        before = target.copy(f"before{number}")
-        with crashing(STEPS) as steps:
+        with states_at(STEPS, target.written) as (steps, killed):
             target.open().apply(batch)
         trial = (frozenset(batch.table["operationType"].to_pylist()), tuple(steps))
         if trial in tried:
             continue
         tried.add(trial)
         after = state(target)
-        for step in range(len(steps)):
-            again = before.copy(f"crashed{number}-{step}")
+        for at, written in enumerate(killed):
+            again = target.restored(f"killed{number}-{at}", written)
+            again.open().apply(batch)
+            assert state(again) == after, (number, at)
+            again.remove()
+        errors = [steps.index(name) for name in dict.fromkeys(steps) if name not in ended]
+        for step in errors:
+            again = target.restored(f"ended{number}-{step}", killed[0])
             with pytest.raises(Crash), crashing(STEPS, step):
                 again.open().apply(batch)
-            crashes += 1
             again.open().apply(batch)
-            assert state(again) == after, (number, step)
+            assert state(again) == after, (number, steps[step])
+            again.remove()
+        ended.update(steps)
+        crashes += len(killed) + len(errors)
     return crashes
 
 

@@ -43,6 +43,12 @@ class ObjectStore:
         with urlopen(Request(f"{self.url}/{quote(source)}?copy={quote(target)}", method="POST")):
             pass
 
+    def listed(self, bucket: str, prefix: str) -> str:
+        """The list of the objects whose keys begin with the prefix, as the store answers it: names, sizes, tags."""
+        with urlopen(f"{self.url}/{bucket}?list-type=2&prefix={quote(prefix)}") as answer:
+            text: str = answer.read().decode()
+            return text
+
 
 @contextmanager
 def object_store() -> Iterator[ObjectStore]:
