@@ -357,10 +357,10 @@ def crashed_at_each_step(target: Target, row_batches: list[list[Row]]) -> int:
             continue
         tried.add(trial)
         after = state(target)
-        for at, written in enumerate(killed):
-            again = target.restored(f"killed{number}-{at}", written)
+        for moment, written in enumerate(killed):
+            again = target.restored(f"killed{number}-{moment}", written)
             again.open().apply(batch)
-            assert state(again) == after, (number, at)
+            assert state(again) == after, (number, moment)
             again.remove()
         errors = [steps.index(name) for name in dict.fromkeys(steps) if name not in ended]
         for step in errors:
