@@ -10,9 +10,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from headrace.auth.actions import ACTIONS
 from headrace.auth.names import RoleName
-from headrace.auth.privileges import ANY, ANY_NORMAL, CLUSTER, Privilege, Privileges, merged
+from headrace.auth.privileges import ACTIONS, ANY, ANY_NORMAL, CLUSTER, Privilege, Privileges, merged
 
 _READ: Final = frozenset({
     "changeStream", "collStats", "dbHash", "dbStats", "find", "killCursors", "listCollections", "listIndexes",

@@ -26,7 +26,6 @@ from headrace.cursors.channels import Channels
 from headrace.cursors.feed import Feeds
 from headrace.cursors.registry import Cursors
 from headrace.dispatch import (
-    api_strict,
     api_version,
     fail_points,
     generic_arguments,
@@ -42,10 +41,10 @@ from headrace.dispatch.access import Access
 from headrace.dispatch.cluster_wide import write_blocks
 from headrace.dispatch.cluster_wide.default_time_limit import apply_default
 from headrace.dispatch.cluster_wide.query_settings import with_settings
-from headrace.dispatch.collection_uuid import COLLECTION_UUID, with_expected_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.concerns import read_concern, write_concern
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.namespaces import COLLECTION_UUID, with_expected_uuid
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.profiling.profiler import Profiler
 from headrace.dispatch.profiling.usage import GET_MORE, Usage
@@ -236,7 +235,7 @@ class Engine:
         """Return the command as it runs for a request with generic fields."""
         api_version.check(command.name, request)
         if body.get("apiStrict"):
-            command = replace(command, run=api_strict.strictly(command.run))
+            command = replace(command, run=api_version.strictly(command.run))
         if command.name != "getMore" and (limit_ms := generic_arguments.MAX_TIME_MS.of(body)):
             request.deadline_ms = self.clock.monotonic_ms() + limit_ms
         if COLLECTION_UUID.name in body and COLLECTION_UUID.name in command.arguments.by_name:

@@ -5,12 +5,14 @@ Source: MongoDB's restrictions on names; codes as recorded.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from bson import Binary
 
 from headrace import limits
-from headrace.dispatch.arguments import Fields, missing, number, raw_documents, string, without_effect
-from headrace.dispatch.collection_uuid import COLLECTION_UUID
+from headrace.dispatch.arguments import Fields, missing, number, raw_documents, string, uuid, without_effect
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import ENCRYPTION, TIME_SERIES
 from headrace.dispatch.reply import write_errors
@@ -19,6 +21,52 @@ from headrace.errors import CommandError
 from headrace.query.expressions.numbers import NUMBERS, double_of, to_long
 from headrace.store.catalog import Collection
 from headrace.values.bson import decode, first_element, type_name, value_of
+
+R = TypeVar("R")
+
+
+COLLECTION_UUID: Final = uuid("collectionUUID")
+
+
+def with_expected_uuid(run: Callable[[CommandContext, Request], R]) -> Callable[[CommandContext, Request], R]:
+    """Make a command check its `collectionUUID` first."""
+
+    def checked(context: CommandContext, request: Request) -> R:
+        check_collection_uuid(context, _namespace(request), request.body["collectionUUID"])
+        return run(context, request)
+
+    return checked
+
+
+def _namespace(request: Request) -> str:
+    name = request.body[request.name]
+    if request.name == "aggregate" and type(name) is not str:
+        raise CommandError(4928901, "'collectionUUID' is not supported for a pipeline without a collection")
+    return str(name) if request.name == "renameCollection" else f"{request.db}.{name}"
+
+
+def check_collection_uuid(context: CommandContext, namespace: str, uuid: bytes | None) -> None:
+    """Raise 361 unless the namespace is a collection with this UUID. None: accept any.
+
+    The error's `actualCollection` is the collection of the same database that has the UUID, or null.
+    """
+    if uuid is None:
+        return
+    uuid = bytes(uuid)  # a Binary never equals bytes
+    collection = context.view.collection(namespace)
+    if collection is not None and collection.uuid == uuid:
+        return
+    database, _, expected = namespace.partition(".")
+    collections = context.view.catalog.in_database(database)
+    actual = next((item.name for item in collections if item.uuid == uuid), None)
+    raise CommandError(
+        361, "Collection UUID does not match that specified",
+        extra={
+            "db": database, "collectionUUID": Binary(uuid, 4), "expectedCollection": expected,
+            "actualCollection": actual,
+        },
+    )  # fmt: skip
+
 
 OPLOG: Final = "local.oplog.rs"
 PRE_IMAGES: Final = "config.system.preimages"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.dispatch.arguments import TYPES, Field, Fields, boolean, document, string
-from headrace.dispatch.collection_uuid import COLLECTION_UUID
+from headrace.dispatch.namespaces import COLLECTION_UUID
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.query.update import UpdateContext

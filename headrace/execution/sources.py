@@ -12,7 +12,7 @@ from headrace.cursors.index_scan import IndexScan, SeenRecords
 from headrace.cursors.oplog_scan import OplogScan, pre_images, time_bounds
 from headrace.cursors.tailable_scan import Matching
 from headrace.dispatch.access import ACCOUNTS
-from headrace.dispatch.api_strict import check_stages
+from headrace.dispatch.api_version import check_stages
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG, PRE_IMAGES, TRANSACTIONS, VERSIONS
 from headrace.dispatch.server_info import FEATURE_VERSION

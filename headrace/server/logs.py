@@ -22,7 +22,7 @@ from headrace import limits
 from headrace.clock import SystemClock
 from headrace.commands.table import STATIC_COMMANDS
 from headrace.dispatch.access import AccessEvent, shortened
-from headrace.dispatch.profiling.profile_document import answer_counts
+from headrace.dispatch.profiling.profiler import answer_counts
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.log_lines import emit
 from headrace.running_command import Work

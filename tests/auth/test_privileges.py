@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headrace.auth import builtin_roles
-from headrace.auth.actions import ACTIONS
 from headrace.auth.names import RoleName
 from headrace.auth.privileges import (
+    ACTIONS,
     ANY,
     ANY_NORMAL,
     CLUSTER,

@@ -6,7 +6,6 @@ from base64 import b64decode
 
 import pytest
 
-from headrace.auth.saslprep import saslprep
 from headrace.auth.scram import (
     SHA_1,
     SHA_256,
@@ -17,6 +16,7 @@ from headrace.auth.scram import (
     derived_from_digest,
     fake,
     password_digest,
+    saslprep,
 )
 from headrace.errors import CommandError
 

@@ -15,7 +15,7 @@ from pymongo.errors import PyMongoError
 import headrace
 from headrace import limits
 from headrace.commands.table import STATIC_COMMANDS
-from headrace.dispatch.profiling import profile_document
+from headrace.dispatch.profiling import profiler
 from headrace.server.logs import JsonFormatter, formatter
 from headrace.turns import Turns
 from headrace.values.bson import iter_elements
@@ -89,7 +89,7 @@ def test_the_documents_of_a_long_batch_are_not_counted_anew(monkeypatch: pytest.
             walked += 1
             yield element
 
-    monkeypatch.setattr(profile_document, "iter_elements", counted)
+    monkeypatch.setattr(profiler, "iter_elements", counted)
     with slow_server(monkeypatch) as server, pymongo.MongoClient(server.uri) as client:
         client.t.c.insert_many({"_id": number} for number in range(3000))
         assert len(list(client.t.c.find(batch_size=5000))) == 3000

@@ -26,11 +26,10 @@ from headrace.dispatch.arguments import (
     string,
     unsupported,
 )
-from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unused
-from headrace.dispatch.namespaces import OPLOG, check_namespace, for_changing, target
+from headrace.dispatch.namespaces import COLLECTION_UUID, OPLOG, check_namespace, for_changing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images

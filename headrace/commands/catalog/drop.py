@@ -8,11 +8,18 @@ from headrace.commands.catalog.time_series import drop_time_series
 from headrace.commands.requirements import writes
 from headrace.dispatch.access import ACCOUNTS
 from headrace.dispatch.arguments import Fields, boolean, number, string, without_effect
-from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unused
-from headrace.dispatch.namespaces import VERSIONS, check_database, check_namespace, check_writable, for_changing, target
+from headrace.dispatch.namespaces import (
+    COLLECTION_UUID,
+    VERSIONS,
+    check_database,
+    check_namespace,
+    check_writable,
+    for_changing,
+    target,
+)
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection, on_database
 from headrace.errors import CommandError

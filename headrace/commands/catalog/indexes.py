@@ -22,15 +22,14 @@ from headrace.dispatch.arguments import (
     boolean,
     without_effect,
 )
-from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BATCH_SIZE, CURSOR, TIME_SERIES
 from headrace.dispatch.lock_waits import wait_until_unused
-from headrace.dispatch.namespaces import VERSIONS, target, writable
+from headrace.dispatch.namespaces import COLLECTION_UUID, VERSIONS, target, writable
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
-from headrace.dispatch.transaction_statements import check_new_indexes
+from headrace.dispatch.transactions import check_new_indexes
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.auth.privileges import ANY, Privilege
 from headrace.dispatch.access import Grants
-from headrace.dispatch.api_strict import check_stages
+from headrace.dispatch.api_version import check_stages
 from headrace.dispatch.arguments import Fields, boolean, document, string
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext

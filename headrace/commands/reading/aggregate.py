@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from headrace.commands.requirements import pipelines
 from headrace.dispatch.arguments import Fields, array, boolean, document, without_effect
-from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
@@ -22,7 +21,7 @@ from headrace.dispatch.generic_arguments import (
     QUERY_STATS,
     SAMPLE,
 )
-from headrace.dispatch.namespaces import check_database, check_namespace, check_without_collection
+from headrace.dispatch.namespaces import COLLECTION_UUID, check_database, check_namespace, check_without_collection
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution import change_streams

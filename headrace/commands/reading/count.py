@@ -10,11 +10,10 @@ from typing import Any, Final
 from headrace import limits
 from headrace.commands.reading.find import negative
 from headrace.dispatch.arguments import Field, Fields, document, number, without_effect
-from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import COLLATION, ENCRYPTION, HINT, QUERY_SETTINGS, QUERY_STATS, SAMPLED_READ
-from headrace.dispatch.namespaces import target
+from headrace.dispatch.namespaces import COLLECTION_UUID, target
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
 from headrace.errors import CommandError

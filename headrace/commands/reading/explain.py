@@ -24,11 +24,10 @@ from headrace.commands.writing import delete, find_and_modify, update
 from headrace.dispatch.api_version import is_strict
 from headrace.dispatch.arguments import Fields, document, raw_documents, string
 from headrace.dispatch.cluster_wide.query_settings import applied, settings_of
-from headrace.dispatch.collection_uuid import check_collection_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import MULTI, READ_CONCERN, UPSERT
-from headrace.dispatch.namespaces import target
+from headrace.dispatch.namespaces import check_collection_uuid, target
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import MONGODB_VERSION_TEXT, host_of
 from headrace.errors import CommandError

@@ -15,7 +15,6 @@ from headrace.cursors.document_cursor import DocumentCursor
 from headrace.cursors.tailable_scan import Matching, Projected, Skipping, TailableScan
 from headrace.dispatch import reply
 from headrace.dispatch.arguments import Fields, boolean, document, number, without_effect
-from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
@@ -30,7 +29,7 @@ from headrace.dispatch.generic_arguments import (
     QUERY_STATS,
     SAMPLED_READ,
 )
-from headrace.dispatch.namespaces import OPLOG, target
+from headrace.dispatch.namespaces import COLLECTION_UUID, OPLOG, target
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
 from headrace.errors import CommandError

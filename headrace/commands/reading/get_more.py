@@ -15,7 +15,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BATCH_SIZE, MAX_TIME_MS, QUERY_STATS
 from headrace.dispatch.repeated_getmore import CHANGED, RepeatedGetMore, answer
 from headrace.dispatch.request import Request
-from headrace.dispatch.transaction_statements import check_cursor
+from headrace.dispatch.transactions import check_cursor
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError, HandedOver
 from headrace.execution.reader_calls import NotAnswered, ReaderCall, ReaderCursor, ask, made_request, may_ask

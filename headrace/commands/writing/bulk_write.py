@@ -16,7 +16,6 @@ from typing import Any, Final
 from headrace.commands.requirements import writes
 from headrace.commands.writing import delete, insert, update
 from headrace.dispatch.arguments import Field, Fields, array, boolean, document, number, raw_documents, without_effect
-from headrace.dispatch.collection_uuid import check_collection_uuid
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
@@ -35,7 +34,7 @@ from headrace.dispatch.generic_arguments import (
     UPDATE,
     UPSERT,
 )
-from headrace.dispatch.namespaces import expected_namespaces_of, operation_target, taking_writes
+from headrace.dispatch.namespaces import check_collection_uuid, expected_namespaces_of, operation_target, taking_writes
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
 from headrace.errors import CommandError

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.commands.writing.write_again import again, found, one_id
 from headrace.dispatch.arguments import Fields, array, document, number, raw_documents, without_effect
-from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
@@ -21,7 +20,7 @@ from headrace.dispatch.generic_arguments import (
     TIME_SERIES,
 )
 from headrace.dispatch.lock_waits import wait_until_unlocked
-from headrace.dispatch.namespaces import check_writable, refused
+from headrace.dispatch.namespaces import COLLECTION_UUID, check_writable, refused
 from headrace.dispatch.namespaces import target as target_of
 from headrace.dispatch.profiling.usage import REMOVE
 from headrace.dispatch.reply import write_errors

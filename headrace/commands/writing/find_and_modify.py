@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.commands.requirements import writes
 from headrace.commands.writing.delete import remove
 from headrace.dispatch.arguments import Field, Fields, boolean, document, without_effect
-from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
@@ -25,8 +24,8 @@ from headrace.dispatch.generic_arguments import (
     TIME_SERIES,
     UPDATE,
 )
+from headrace.dispatch.namespaces import COLLECTION_UUID, writable
 from headrace.dispatch.namespaces import target as target_of
-from headrace.dispatch.namespaces import writable
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
 from headrace.errors import CommandError

@@ -20,12 +20,11 @@ from headrace.clock import monotonic
 from headrace.commands.requirements import writes
 from headrace.commands.writing.write_again import again, plain_collection
 from headrace.dispatch.arguments import Fields, array, raw_documents
-from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BYPASS, ENCRYPTION, KEEPS_EMPTY_TIMESTAMPS, ORDERED, TIME_SERIES
 from headrace.dispatch.lock_waits import wait_until_unlocked
-from headrace.dispatch.namespaces import check_writable, refused, target
+from headrace.dispatch.namespaces import COLLECTION_UUID, check_writable, refused, target
 from headrace.dispatch.profiling.usage import INSERT
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request

@@ -13,7 +13,6 @@ from headrace import limits
 from headrace.commands.requirements import writes
 from headrace.commands.writing.write_again import again, found, one_id
 from headrace.dispatch.arguments import Field, Fields, array, document, raw_documents, without_effect
-from headrace.dispatch.collection_uuid import COLLECTION_UUID
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
@@ -33,7 +32,7 @@ from headrace.dispatch.generic_arguments import (
     UPDATE,
     UPSERT,
 )
-from headrace.dispatch.namespaces import check_writable, refused
+from headrace.dispatch.namespaces import COLLECTION_UUID, check_writable, refused
 from headrace.dispatch.namespaces import target as target_of
 from headrace.dispatch.profiling.usage import UPDATE as USAGE
 from headrace.dispatch.reply import write_errors

@@ -14,7 +14,7 @@ import headrace
 from headrace.commands.catalog import coll_mod, index_specification
 from headrace.commands.table import COMMANDS
 from headrace.commands.writing import bulk_write, delete, update
-from headrace.dispatch import api_strict, api_version
+from headrace.dispatch import api_version
 from headrace.dispatch.namespaces import NAMESPACE_INFO
 from headrace.query.stages.stage_table import STAGES, UNSUPPORTED
 from headrace.testing.driven import DrivenServer
@@ -113,7 +113,7 @@ def test_null_is_the_same_as_absent(server: DrivenServer) -> None:
     assert server.must("t", {"find": "c", "min": None, "max": None, **STRICT})
 
 
-@pytest.mark.parametrize("stage", sorted(api_strict.STAGES))
+@pytest.mark.parametrize("stage", sorted(api_version.STAGES))
 def test_a_stage_outside_of_version_1_is_refused_wherever_it_stands(server: DrivenServer, stage: str) -> None:
     message = f"{stage} is not allowed with 'apiStrict: true' in API Version 1"
     inner = [{stage: {}}]
@@ -166,13 +166,13 @@ def test_what_is_in_version_1_is_answered(server: DrivenServer) -> None:
 
 def test_the_tables_name_nothing_that_headrace_does_not_know() -> None:
     """A name that is spelled wrong would refuse nothing."""
-    assert STAGES.keys() | UNSUPPORTED.keys() >= api_strict.STAGES
+    assert STAGES.keys() | UNSUPPORTED.keys() >= api_version.STAGES
     statements = {
         "bulkWrite.nsInfo": NAMESPACE_INFO, "bulkWrite.ops": bulk_write.OPERATIONS["update"],
         "collMod.index": coll_mod.INDEX.fields, "createIndexes.indexes": index_specification.SPECIFICATION,
         "delete.deletes": delete.STATEMENT, "update.updates": update.STATEMENT,
     }  # fmt: skip
-    for path, names in api_strict.FIELDS.items():
+    for path, names in api_version.FIELDS.items():
         command, _, part = path.partition(".")
         assert command in api_version.IN_VERSION_1
         fields = statements[path] if part else COMMANDS[command].arguments
