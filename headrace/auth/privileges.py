@@ -22,7 +22,7 @@ from headrace.errors import CommandError
 ANY_ACTION: Final = "anyAction"
 """Stands for all actions."""
 
-ACTIONS: Final = frozenset({
+ACTIONS: Final = frozenset({  # MongoDB's manual, "Privilege Actions"
     "addShard", "advanceClusterTime", "allCollectionStats", "analyze", "analyzeShardKey", "appendOplogNote",
     "applicationMessage", "applyOps", "auditConfigure", "auditLogRotate", "authCheck", "authSchemaUpgrade",
     "authenticate", "bypassDefaultMaxTimeMS", "bypassDocumentValidation", "bypassWriteBlockingMode", "changeCustomData",

@@ -26,6 +26,8 @@ R = TypeVar("R")
 
 
 COLLECTION_UUID: Final = uuid("collectionUUID")
+"""The UUID of the collection that a client expects. Source: the field in MongoDB's commands; the fields of its error
+361."""
 
 
 def with_expected_uuid(run: Callable[[CommandContext, Request], R]) -> Callable[[CommandContext, Request], R]:

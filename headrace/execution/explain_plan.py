@@ -25,16 +25,13 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace import limits
 from headrace.cursors.collection_scan import WITHOUT_KEYS, clustered_summary
 from headrace.cursors.index_scan import IndexScan
-from headrace.execution.planner.bounds import end_shown
+from headrace.execution.planner.bounds import Intervals, end_shown, point
 from headrace.execution.planner.collated_bounds import CollationKey
 from headrace.execution.planner.id_ranges import records_shown
-from headrace.execution.planner.index_access import IndexAccess
-from headrace.execution.planner.intervals import Intervals, point
+from headrace.execution.planner.index_access import Access, IndexAccess, OrAccess
 from headrace.execution.planner.near_access import NearAccess
-from headrace.execution.planner.plan_cache import indexes_of
 from headrace.execution.planner.query import hash_of, shape_of
-from headrace.execution.planner.several_accesses import Access, OrAccess
-from headrace.execution.planner.trial import Trial
+from headrace.execution.planner.trial import Trial, indexes_of
 from headrace.execution.read_plan import ReadKind, ReadPlan
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends

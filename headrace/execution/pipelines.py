@@ -14,12 +14,11 @@ from headrace.execution import server_stages
 from headrace.execution.command_memory import memory_of
 from headrace.execution.counts import quick_count
 from headrace.execution.let import variables_of
-from headrace.execution.plan import Finder, collation_of
+from headrace.execution.plan import Finder, collation_of, text_query
 from headrace.execution.planner.distinct_scan import distinct_documents
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.query import Order
 from headrace.execution.sources import documents, equal_documents, in_order, is_virtual, resolve, stored
-from headrace.execution.text_indexes import text_query
 from headrace.execution.time_series import source_of, unpacked
 from headrace.execution.writes.output import write_output
 from headrace.query.document_metadata import DocumentMetadata

@@ -16,24 +16,23 @@ from headrace import limits
 from headrace.cursors.collection_scan import WITHOUT_KEYS, check_collection, clustered_summary, take_chunk
 from headrace.cursors.index_scan import RANGE_COUNT, check_index, first_past, plan_summary, walk_keys, walk_ranges
 from headrace.errors import CommandError
+from headrace.execution.planner.bounds import Intervals
 from headrace.execution.planner.choice import NO_INDEX, Choice, choose, distinct_access, key_count
 from headrace.execution.planner.eligibility import usable
 from headrace.execution.planner.id_ranges import IdRange, id_intervals, id_ranges, span_of, walk_by_index
-from headrace.execution.planner.index_access import IndexAccess
-from headrace.execution.planner.intervals import Intervals
-from headrace.execution.planner.key_range import IndexRange, range_test
+from headrace.execution.planner.index_access import Access, IndexAccess, IndexRange, range_test
 from headrace.execution.planner.near_access import NearAccess, near_access
 from headrace.execution.planner.query import ANY_ORDER, Order, Query, Shape, shape_of
-from headrace.execution.planner.several_accesses import Access
 from headrace.execution.planner.trial import RESULT_COUNT
-from headrace.execution.text_indexes import text_query
 from headrace.query.collation import Collation, parse_collation
 from headrace.query.document_metadata import MARK
 from headrace.query.match import Predicate, parse_filter
 from headrace.query.match.match_expression import And
-from headrace.query.match.text_match import has_search
+from headrace.query.match.text_match import TextQuery, has_search
 from headrace.running_command import examined
 from headrace.store.catalog import Collection, Index
+from headrace.store.indexes.index_entries import key_maker
+from headrace.store.indexes.text_keys import TextKeyMaker, is_text
 from headrace.store.view import LEFT_OUT, View, id_bounds
 from headrace.turns import tick
 from headrace.values.bson import decode, encode_in_order
@@ -44,6 +43,7 @@ from headrace.values.order import equal
 if TYPE_CHECKING:
     from headrace.geo.near import Near
     from headrace.text.search import TextSearch
+    from headrace.text.text_spec import TextSpec
 
 _PLAIN: Final = frozenset({ObjectId, int, Int64, float, Decimal128, bool, bytes, DatetimeMS})
 
@@ -542,3 +542,19 @@ def check_hint(collection: Collection | None, hint: Any) -> None:
         f"error processing query: ns={collection.namespace} planner returned error :: caused by :: "
         "hint provided does not correspond to an existing index",
     )
+
+
+def text_query(collection: Collection | None, namespace: str = "") -> TextQuery:
+    """Return the parser of text searches in a collection. `namespace`: the name of a missing collection, for errors."""
+    return TextQuery(lambda: _spec_of(collection, namespace))
+
+
+def _spec_of(collection: Collection | None, namespace: str) -> TextSpec:
+    if collection is None:
+        raise CommandError(27, f"text index required for $text query (no such collection '{namespace}')")
+    for index in collection.indexes:
+        if index.has_entries and is_text(index.spec["key"]):
+            maker = key_maker(index)
+            assert isinstance(maker, TextKeyMaker)
+            return maker.text_spec
+    raise CommandError(27, "text index required for $text query")

@@ -28,13 +28,11 @@ from headrace.execution.plan import Finder
 from headrace.execution.planner.choice import NO_INDEX, Choice
 from headrace.execution.planner.collated_bounds import has_order_of
 from headrace.execution.planner.id_ranges import IdRange
-from headrace.execution.planner.index_access import IndexAccess
-from headrace.execution.planner.key_values import NUMBER_BYTES, key_values
+from headrace.execution.planner.index_access import Access, IndexAccess, OrAccess
+from headrace.execution.planner.key_bounds import NUMBER_BYTES, key_values
 from headrace.execution.planner.near_access import NearAccess
-from headrace.execution.planner.plan_cache import CachedPlan
 from headrace.execution.planner.query import Order
-from headrace.execution.planner.several_accesses import Access, OrAccess
-from headrace.execution.planner.trial import RESULT_COUNT
+from headrace.execution.planner.trial import RESULT_COUNT, CachedPlan
 from headrace.query.document_metadata import MARK
 from headrace.query.match import Predicate
 from headrace.query.match.match_expression import LeafMatchExpression, MatchType

@@ -20,9 +20,9 @@ from headrace.errors import CommandError
 from headrace.execution.collections_shown import catalog_shown
 from headrace.execution.current_operations import operations, sessions
 from headrace.execution.explain_plan import access_stage, tried
-from headrace.execution.geo_near_stage import geo_near_documents
-from headrace.execution.planner.plan_cache import plan_cache_of
+from headrace.execution.near_documents import geo_near_documents
 from headrace.execution.planner.query import Order
+from headrace.execution.planner.trial import plan_cache_of
 from headrace.execution.sources import in_order
 from headrace.execution.storage_stats import count_of, oplog_size, storage_stats
 from headrace.query.command_shape import command_shape

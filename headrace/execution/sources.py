@@ -19,13 +19,12 @@ from headrace.dispatch.server_info import FEATURE_VERSION
 from headrace.errors import CommandError
 from headrace.execution.command_memory import memory_of
 from headrace.execution.marked_documents import marked_documents
-from headrace.execution.plan import Finder
+from headrace.execution.plan import Finder, text_query
 from headrace.execution.planner.choice import equality_ranges, index_for_equality
-from headrace.execution.planner.key_range import IndexRange
+from headrace.execution.planner.index_access import IndexRange
 from headrace.execution.planner.query import ANY_ORDER, Order
 from headrace.execution.read_plan import ReadPlan, plan_read, read
 from headrace.execution.storage_stats import count_of
-from headrace.execution.text_indexes import text_query
 from headrace.query.collation import Collation
 from headrace.query.match import parse_filter
 from headrace.query.stages.other_collections import other_collections

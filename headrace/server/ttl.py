@@ -17,8 +17,8 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
 from headrace.cursors.index_scan import walk_keys
+from headrace.execution.planner.bounds import End, Interval
 from headrace.execution.planner.id_ranges import range_of
-from headrace.execution.planner.intervals import End, Interval
 from headrace.query.match import parse_filter
 from headrace.server.clocks import ExpiryClock
 from headrace.server.job_steps import let_others_run

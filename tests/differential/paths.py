@@ -15,7 +15,7 @@ from headrace.cursors import index_scan
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.execution import read_plan
-from headrace.execution.planner import index_access, plan_cache, several_accesses, skip_scan, trial
+from headrace.execution.planner import choice, index_access, trial
 from headrace.query.match import parse_filter
 from headrace.query.stages import joins
 from headrace.store.catalog_changes import collect_garbage
@@ -36,15 +36,15 @@ LIMITS: Final[dict[str, tuple[Any, str, list[int]]]] = {
     "column bytes": (limits, "COLUMN_BYTES", [1, 80]),
     "count": (limits, "COUNT_COUNT", [1, 2, 3]),
     "distinct": (limits, "DISTINCT_VALUE_COUNT", [1, 2]),
-    "growth": (plan_cache, "_EXCESS", [1]),
+    "growth": (trial, "_EXCESS", [1]),
     "ids": (limits, "ID_LOOKUP_COUNT_MAX", [1]),
     "lookup": (joins, "_LOOKUP_WEIGHT", [0]),
     "merged": (read_plan, "MERGED_COUNT", [1, 2]),
     "ranges": (index_access, "RANGE_COUNT_MAX", [1, 2]),
     "results": (trial, "RESULT_COUNT", [1, 2]),
     "scan": (index_scan, "RANGE_COUNT", [1, 2]),
-    "scans": (several_accesses, "SCAN_COUNT_MAX", [2]),
-    "skip": (skip_scan, "_DOCUMENT_COUNT", [1]),
+    "scans": (index_access, "SCAN_COUNT_MAX", [2]),
+    "skip": (choice, "_DOCUMENT_COUNT", [1]),
     "stage": (limits, "STAGE_BYTES_MAX", [3000]),
     "transaction": (limits, "TRANSACTION_COUNT_COUNT", [1, 2]),
     "view": (limits, "VIEW_CHUNK_COUNT", [1, 2, 3]),

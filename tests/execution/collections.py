@@ -11,7 +11,7 @@ from bson import Decimal128, Int64, ObjectId, Regex
 from bson.datetime_ms import DatetimeMS
 from hypothesis import strategies as st
 
-from headrace.execution.planner import skip_scan
+from headrace.execution.planner import choice
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 
@@ -83,7 +83,7 @@ indexes = st.lists(st.tuples(keys, options), min_size=1, max_size=4, unique_by=l
 @contextmanager
 def filled(made: list[dict[str, Any]], specs: list[Any], *, built_last: bool = False) -> Iterator[DrivenServer]:
     """A server with the documents in `plain`, and in `indexed` with indexes; `plain` lacks what these refuse."""
-    with DrivenServer(clock=FakeClock()) as at, mock.patch.object(skip_scan, "_DOCUMENT_COUNT", 1):
+    with DrivenServer(clock=FakeClock()) as at, mock.patch.object(choice, "_DOCUMENT_COUNT", 1):
         wanted = [{"key": key, "name": f"i{number}", **more} for number, (key, more) in enumerate(specs)]
         if not built_last:
             create(at, wanted)

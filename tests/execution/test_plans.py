@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace import limits
 from headrace.errors import Interrupted
-from headrace.execution.planner import choice, skip_scan, trial
+from headrace.execution.planner import choice, trial
 from headrace.query.sort import parse_sort
 from headrace.store.view import View
 from headrace.testing.clock import FakeClock
@@ -79,7 +79,7 @@ class Seen:
     def watching(self) -> Iterator[None]:
         index_keys, count_keys, fetch, fetch_many = View.index_keys, View.count_keys, View.fetch, View.fetch_many
         scan_chunk, scan, keys_within = View.scan_chunk, View.scan, View.index_keys_within
-        trials, has_few_values = choice.run_trials, skip_scan._has_few_values
+        trials, has_few_values = choice.run_trials, choice._has_few_values
 
         def counted_keys(*args: Any, **options: Any) -> Iterator[Any]:
             for item in index_keys(*args, **options):
@@ -136,7 +136,7 @@ class Seen:
                 index_keys_within=counted_keys_within, scan_chunk=counted_chunk, scan=counted_scan,
             ),
             mock.patch.object(choice, "run_trials", uncounted(trials)),
-            mock.patch.object(skip_scan, "_has_few_values", uncounted(has_few_values)),
+            mock.patch.object(choice, "_has_few_values", uncounted(has_few_values)),
         ):  # fmt: skip
             yield
 

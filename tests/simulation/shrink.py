@@ -25,7 +25,7 @@ from headrace.commands.maintenance import sizes
 from headrace.commands.writing import update
 from headrace.cursors import change_cursor, index_scan, row_cursor, text_scan
 from headrace.dispatch import arguments
-from headrace.execution import near_documents, near_rings, plan
+from headrace.execution import near_documents, plan
 from headrace.execution.planner import choice
 from headrace.execution.writes import changed_documents, matches, output
 from headrace.query import external_sort, operation_memory
@@ -74,7 +74,7 @@ MODULE_PARTS: Final[tuple[tuple[Any, str, Any], ...]] = (
     (external_sort, "CHUNK_COUNT", 256), (group, "WATCH_COUNT", 2), (group_columns, "WATCH_COUNT", 2),
     (group_columns, "_KNOWN_COUNT_MAX", 1), (index_entries, "_FEW_COUNT", 1), (index_scan, "RANGE_COUNT", 2),
     (index_scan, "_REPORTED_COUNT", 2), (matches, "BATCH_COUNT", 2), (near_documents, "_KEY_COUNT", 2),
-    (near_rings, "_COUNT", 2), (operation_memory, "_STEP_BYTES", 100), (plain_events, "LONG_BYTES", 150),
+    (near_documents, "_COUNT", 2), (operation_memory, "_STEP_BYTES", 100), (plain_events, "LONG_BYTES", 150),
     (plan, "RANGE_COUNT", 2), (row_cursor, "_LOOK", 1), (sliced_update, "_KNOWN_COUNT_MAX", 2),
     (split.fragments, "__defaults__", (SPLIT_BYTES,)), (split.must_split, "__defaults__", (SPLIT_BYTES,)),
     (states, "_FEW_COUNT", 1), (text_scan, "_KEY_COUNT", 2), (text_scan, "_KNOWN_COUNT_MAX", 2),

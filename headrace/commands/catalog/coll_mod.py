@@ -35,8 +35,8 @@ from headrace.errors import CommandError
 from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
 from headrace.execution.index_builds import replace_index
 from headrace.execution.sources import check_no_cycle
-from headrace.execution.time_series_options import CHANGE as TIME_SERIES
-from headrace.execution.time_series_options import OPTION as SERIES
+from headrace.execution.time_series import CHANGE as TIME_SERIES
+from headrace.execution.time_series import OPTION as SERIES
 from headrace.query.expressions.numbers import to_long
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index

@@ -24,9 +24,9 @@ from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
 from headrace.execution.sources import check_no_cycle, check_view_sources
-from headrace.execution.time_series_options import FIELD as TIME_SERIES
-from headrace.execution.time_series_options import OPTION as SERIES
-from headrace.execution.time_series_options import checked as checked_series
+from headrace.execution.time_series import FIELD as TIME_SERIES
+from headrace.execution.time_series import OPTION as SERIES
+from headrace.execution.time_series import checked as checked_series
 from headrace.execution.writes.matches import may_create
 from headrace.query.collation import filled_collation
 from headrace.query.match import parse_filter

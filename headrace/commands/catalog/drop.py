@@ -25,7 +25,7 @@ from headrace.dispatch.requirement import on_collection, on_database
 from headrace.errors import CommandError
 from headrace.execution.storage_stats import count_of
 from headrace.execution.time_series import buckets_namespace
-from headrace.execution.writes.rename_across_databases import move
+from headrace.execution.writes.copies import move
 from headrace.query.expressions.numbers import nearest_int
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection

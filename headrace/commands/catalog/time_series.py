@@ -12,14 +12,17 @@ from headrace.commands.catalog.clustered_index import SECONDS, check_seconds
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import check_namespace
 from headrace.errors import CommandError
-from headrace.execution.time_series import COMPATIBLE, buckets_namespace, buckets_of, shown_options
-from headrace.execution.time_series_options import (
+from headrace.execution.time_series import (
+    COMPATIBLE,
     OPTION,
     bucketing,
+    buckets_namespace,
+    buckets_of,
     create_buckets,
     create_series_view,
     identity,
     is_shorter,
+    shown_options,
 )
 from headrace.query.expressions.numbers import to_long
 from headrace.store import catalog_changes

@@ -15,7 +15,7 @@ from headrace.dispatch.namespaces import check_namespace, for_changing, for_crea
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import Requirement, on_collection
 from headrace.errors import CommandError
-from headrace.execution.writes import capped_copies
+from headrace.execution.writes import copies
 from headrace.query.expressions.numbers import NUMBERS, to_long
 from headrace.store.catalog import Collection
 
@@ -33,7 +33,7 @@ def convert(context: CommandContext, request: Request) -> dict[str, Any]:
     namespace = target(request)
     for_changing(namespace)
     size = _checked(SIZE.of(request.body) or 0)
-    capped_copies.convert(context, _source(context, namespace), size)
+    copies.convert(context, _source(context, namespace), size)
     return {}
 
 
@@ -48,7 +48,7 @@ def clone(context: CommandContext, request: Request) -> dict[str, Any]:
     source = _source(context, namespace)
     if context.txn.collection(goal) is not None:
         raise CommandError(48, f"cloneCollectionAsCapped failed - destination collection {goal} already exists")
-    capped_copies.clone(context, source, goal, size)
+    copies.clone(context, source, goal, size)
     return {}
 
 

@@ -15,9 +15,9 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
 from headrace.errors import CommandError
 from headrace.execution.plan import collation_of
-from headrace.execution.planner.index_filters import IndexFilter, filters_of
-from headrace.execution.planner.plan_cache import clear_plan_cache, plan_cache_of
+from headrace.execution.planner.choice import IndexFilter, filters_of
 from headrace.execution.planner.query import Shape, shape_of
+from headrace.execution.planner.trial import clear_plan_cache, plan_cache_of
 from headrace.query.match import parse_filter
 from headrace.query.sort import parse_sort
 from headrace.store.catalog import Collection

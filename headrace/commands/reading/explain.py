@@ -43,15 +43,14 @@ from headrace.execution.explain_plan import (
     rejected_stages,
     tried,
 )
-from headrace.execution.geo_near_stage import geo_near_documents, geo_near_filter
 from headrace.execution.let import FilterVariables, variables_of
+from headrace.execution.near_documents import geo_near_documents, geo_near_filter
 from headrace.execution.pipelines import first_of_each, is_scored, pipeline_context_of, with_view
-from headrace.execution.plan import Finder, check_hint, collation_of
+from headrace.execution.plan import Finder, check_hint, collation_of, text_query
 from headrace.execution.planner.choice import NO_INDEX
 from headrace.execution.planner.query import ANY_ORDER, Order
 from headrace.execution.read_plan import ReadPlan, plan_read
 from headrace.execution.sources import in_order, resolve
-from headrace.execution.text_indexes import text_query
 from headrace.execution.time_series import source_of
 from headrace.execution.writes.matches import MatchedDocument, matches
 from headrace.execution.writes.updates import parsed

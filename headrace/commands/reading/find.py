@@ -38,11 +38,10 @@ from headrace.execution.command_memory import ALLOW_DISK_USE, memory_of
 from headrace.execution.let import variables_of
 from headrace.execution.marked_documents import marks_metadata, shown
 from headrace.execution.near_documents import near_metadata
-from headrace.execution.plan import Finder, check_hint, checked_hint, collation_of
-from headrace.execution.planner.key_range import IndexRange
+from headrace.execution.plan import Finder, check_hint, checked_hint, collation_of, text_query
+from headrace.execution.planner.index_access import IndexRange
 from headrace.execution.planner.query import Order
 from headrace.execution.sources import Opened, documents, in_order, is_virtual, resolve, stored
-from headrace.execution.text_indexes import text_query
 from headrace.query.collation import Collation
 from headrace.query.document_metadata import DocumentMetadata, Readers, search_score
 from headrace.query.expansion import encoded

@@ -21,8 +21,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.execution.plan import Finder
-from headrace.execution.writes.inserts import insert
-from headrace.execution.writes.matches import MatchedDocument, Target, measure
+from headrace.execution.writes.matches import MatchedDocument, Target, insert, measure
 from headrace.execution.writes.updates import Applier
 from headrace.execution.writes.validation import Validator
 from headrace.store import capped, catalog_changes

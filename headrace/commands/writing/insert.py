@@ -31,8 +31,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
 from headrace.errors import CommandError
 from headrace.execution.time_series import Buckets, buckets_of
-from headrace.execution.writes.inserts import insert
-from headrace.execution.writes.matches import Target, created, measure
+from headrace.execution.writes.matches import Target, created, insert, measure
 from headrace.execution.writes.measurements import check_no_transaction, insert_measurements, refused_sources
 from headrace.execution.writes.validation import Validator
 from headrace.store import capped

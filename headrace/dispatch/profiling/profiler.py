@@ -181,7 +181,9 @@ _SHOWN_STATEMENT: Final = {"delete": ("q", "limit"), "update": ("q", "u", "c", "
 def profile_document(
     engine: Engine, request: Request, duration_ms: float, answer: Any, pause_count: int
 ) -> dict[str, Any]:
-    """Return the document of a command for `system.profile`. `answer`: the reply (a dict or elements) or the error."""
+    """Return the document of a command for `system.profile`: the request, counts from its answer and from its scans.
+
+    `answer`: the reply (a dict or elements) or the error."""
     client = request.client
     document: dict[str, Any] = {
         "op": _KINDS.get(request.name, "command"), "ns": _namespace(request), "command": _command(request),

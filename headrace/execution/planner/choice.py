@@ -5,12 +5,12 @@
    order. An index is usable if it is not hidden, has the collation of the operation, and has all possible matches. So
    a sparse index needs a condition that excludes missing values, and a partial one needs conditions that imply its
    filter.
-3  If there are several candidates, an active entry of the plan cache decides (`plan_cache.py`). Otherwise they are
-   tried (`trial.py`), and the one with the most results for its work wins. Among equals, the winner has more point
+3  If there are several candidates, an active entry of the plan cache decides. Otherwise they are tried
+   (`trial.py`), and the one with the most results for its work wins. Among equals, the winner has more point
    values for its first fields, then more bounds, then the older index.
 4  Without a candidate, an `$or` whose branches all have an access uses these. They are merged if each gives the
    requested order, otherwise read one after the other.
-5  Otherwise an index may be used whose first field has few values and whose second field has bounds (`skip_scan.py`).
+5  Otherwise an index may be used whose first field has few values and whose second field has bounds.
 6  Otherwise the collection is scanned.
 """
 
@@ -25,24 +25,77 @@ from headrace.errors import CommandError
 from headrace.execution.planner.bounds import POINTS, PathCondition, conditions_of, equality_condition
 from headrace.execution.planner.collated_bounds import conditions_for, has_order_of
 from headrace.execution.planner.eligibility import follows, holds, is_safe, usable
-from headrace.execution.planner.index_access import IndexAccess, Range, index_access, ranges_of
-from headrace.execution.planner.index_filters import allowed_indexes
+from headrace.execution.planner.index_access import (
+    Access,
+    IndexAccess,
+    OrAccess,
+    Range,
+    are_points,
+    exploded,
+    index_access,
+    range_access,
+    ranges_of,
+)
 from headrace.execution.planner.index_kinds import is_ordered, variants
-from headrace.execution.planner.key_range import range_access
-from headrace.execution.planner.plan_cache import CachedPlan, plan_cache_of
-from headrace.execution.planner.query import ANY_ORDER, Order, Query, shape_of
-from headrace.execution.planner.several_accesses import Access, OrAccess, exploded
-from headrace.execution.planner.skip_scan import skip_access
-from headrace.execution.planner.trial import Trial, run_trials
+from headrace.execution.planner.key_bounds import end_of_value
+from headrace.execution.planner.query import ANY_ORDER, Order, Query, Shape, shape_of
+from headrace.execution.planner.trial import CachedPlan, Trial, plan_cache_of, run_trials
 from headrace.query.collation import Collation
 from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, Not, Or
 from headrace.query.match.text_match import has_search, is_within_or
 from headrace.query.sort import SortKey
+from headrace.running_command import running_command
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_entries import key_maker
 from headrace.store.indexes.index_keys import CUT_BYTES, INVERTED, descends
 from headrace.store.view import View
 from headrace.values.keystring import encode_value
+from headrace.values.order import equal
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFilter:
+    """The indexes that the planner may choose from for queries of a shape, until the server stops. It overrides a hint.
+
+    It has the parts of the shape as sent, and names or key patterns of indexes. Source: MongoDB's documentation of
+    `planCacheSetFilter`."""
+
+    spec: dict[str, Any]
+    sort: dict[str, Any]
+    projection: dict[str, Any]
+    collation: dict[str, Any]
+    indexes: list[Any]
+
+
+def filters_of(view: View, collection: Collection) -> dict[Shape, IndexFilter]:
+    """Return the index filters of a collection, by query shape."""
+    filters: dict[Shape, IndexFilter] = view.store.index_filters.setdefault(collection.uuid, {})
+    return filters
+
+
+def allowed_indexes(view: View, collection: Collection, query: Query, order: Order) -> list[Index] | None:
+    """Return the indexes that the planner may choose from; None: all. Query settings override index filters."""
+    if view.state.cluster_parameters and (command := running_command()) is not None and command.allowed_indexes:
+        allowed = command.allowed_indexes.get(collection.namespace)
+        if allowed is not None:
+            return _named(collection, allowed)
+    if not view.store.index_filters:
+        return None
+    chosen = filters_of(view, collection).get(shape_of(query.node, order.sort, query.collation))
+    return None if chosen is None else _named(collection, chosen.indexes)
+
+
+def _named(collection: Collection, items: list[Any]) -> list[Index]:
+    """Return the indexes whose name or key pattern is among the items."""
+    return [
+        index
+        for index in collection.indexes
+        if any(
+            item == index.name
+            or (type(item) is dict and equal(index.spec["key"], item))
+            for item in items
+        )
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,3 +370,54 @@ def equality_access(index: Index, path: str, values: list[Any]) -> IndexAccess:
     intervals = equality_condition(path, values).intervals
     bounds = (intervals, *[None] * (len(index.spec["key"]) - 1))
     return IndexAccess(index, bounds, tuple(ranges_of(index, bounds)), False, False, is_exact=False, point_count=0)
+
+
+_VALUE_COUNT_MAX: Final = 100
+_DOCUMENT_COUNT: Final = 20
+"""The least number of documents for each value of the first field."""
+
+
+def skip_access(
+    view: View, collection: Collection, indexes: Sequence[Index], conditions: list[PathCondition],
+    collation: Collation | None, sort: SortKey | None, is_complete: bool,
+) -> IndexAccess | None:  # fmt: skip
+    """Return the access with the most bounds among indexes whose first field has few values and no bounds; or None.
+
+        {b: 3}  on  {a, b}     after (1, …) the scan continues at (1, 3), then at (2, 3), (3, 3), …
+
+    Rule: there is no other access, the second field has point values, and the first field has so few values that
+    seeking them costs a twentieth of a collection scan. MongoDB scans the collection in this case.
+    """
+    ways = []
+    for index in indexes:
+        if len(index.spec["key"]) < 2 or not index.has_entries or index.spec.get("hidden") or index.traits:
+            continue
+        of_index = conditions_for(index, conditions, collation)
+        if not is_ordered(index) or not holds(index, of_index):
+            continue
+        order = sort if has_order_of(index, collation) else None
+        way = index_access(index, of_index, order, is_complete=is_complete, hinted=True)
+        if way is not None and way.bounds[0] is None and are_points(way.bounds[1]):
+            ways.append(way)
+    count = view.estimated_count(collection) if ways else None
+    if count is None:
+        return None
+    value_count = min(count // _DOCUMENT_COUNT, _VALUE_COUNT_MAX)
+    for way in sorted(ways, key=lambda way: (-way.bounded_count, way.index.number)):
+        if _has_few_values(view, way.index, value_count):
+            return way
+    return None
+
+
+def _has_few_values(view: View, index: Index, count_max: int) -> bool:
+    """Whether the first field has at most `count_max` values. Explain does not count the keys read for this."""
+    prefix = index.number.to_bytes(4, "big")
+    low, high = prefix + b"\x01", prefix + b"\xff"
+    down = descends(next(iter(index.spec["key"].values())))
+    for _ in range(count_max + 1):
+        first = next(View.index_keys(view, index, low, high), None)
+        if first is None:
+            return True
+        key = first[0]
+        low = key[: end_of_value(key.translate(INVERTED) if down else key, len(prefix))] + b"\xff"
+    return False

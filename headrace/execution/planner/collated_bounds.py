@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from headrace.execution.planner.bounds import PathCondition
-from headrace.execution.planner.intervals import End, Interval, Intervals, union
+from headrace.execution.planner.bounds import End, Interval, Intervals, PathCondition, union
 from headrace.query.collation import Collation
 from headrace.query.match.match_expression import AlwaysBoolean
 from headrace.store.catalog import Index

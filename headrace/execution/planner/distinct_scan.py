@@ -18,8 +18,7 @@ from headrace import limits
 from headrace.cursors.index_scan import check_index, plan_summary
 from headrace.dispatch.context import CommandContext
 from headrace.execution.planner.index_access import IndexAccess
-from headrace.execution.planner.key_bounds import end_of_value, field_bounds
-from headrace.execution.planner.key_values import value_at
+from headrace.execution.planner.key_bounds import end_of_value, field_bounds, value_at
 from headrace.running_command import examined
 from headrace.store.catalog import Collection
 from headrace.store.indexes.collated_keys import collated_key

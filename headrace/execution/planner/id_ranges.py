@@ -11,10 +11,18 @@ from typing import Any, Final
 
 from bson import Regex
 
-from headrace.execution.planner.bounds import LOWEST_NUMBER, conditions_of, end_shown
+from headrace.execution.planner.bounds import (
+    LOWEST_NUMBER,
+    End,
+    Interval,
+    Intervals,
+    after_prefix,
+    conditions_of,
+    end_shown,
+    intersection,
+)
 from headrace.execution.planner.collated_bounds import conditions_for
 from headrace.execution.planner.index_access import IndexAccess, ranges_of
-from headrace.execution.planner.intervals import End, Interval, Intervals, after_prefix, intersection
 from headrace.query.collation import Collation
 from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, MatchType, Not
 from headrace.store.catalog import Collection

@@ -14,20 +14,27 @@ Source: MongoDB's documentation of multikey index bounds and of sorting with ind
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.execution.planner.bounds import PathCondition
-from headrace.execution.planner.intervals import Intervals, intersection, key_pieces, key_positions
+from headrace.errors import CommandError
+from headrace.execution.planner.bounds import Intervals, PathCondition, intersection, key_pieces, key_positions
+from headrace.execution.planner.collated_bounds import COLLATED, has_order_of
+from headrace.execution.planner.index_kinds import is_ordered
 from headrace.execution.planner.key_bounds import key_bounds
+from headrace.query.collation import Collation
 from headrace.query.sort import SortKey
 from headrace.store.catalog import Index
-from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY, descends
+from headrace.store.indexes.collated_keys import collated_key
+from headrace.store.indexes.index_entries import collation_of_index, key_maker
+from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY, INVERTED, descends
 from headrace.store.view import Skip
+from headrace.values.keystring import encode_value
 
 if TYPE_CHECKING:
-    from headrace.execution.planner.key_range import IndexRange
+    from headrace.text.search import TextSearch
 
 RANGE_COUNT_MAX: Final = 1000
 """The maximum of key ranges from combined point values of several fields. Later fields are left to the filter."""
@@ -330,3 +337,144 @@ def _is_fixed(intervals: Intervals | None) -> bool:
 def _sorts(fields: list[_Field], bounds: Sequence[Intervals | None], field: _Field) -> bool:
     """Whether a document sorts by its first key in the ranges, because the bounds exclude none of its keys."""
     return not any(intervals is not None and field.arrays & other.arrays for other, intervals in zip(fields, bounds))
+
+
+SCAN_COUNT_MAX: Final = 200
+"""The maximum of accesses into which one is divided for an order: MongoDB's `internalQueryMaxScansToExplode`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrAccess:
+    """Several accesses that together find the matches: one for each branch of an `$or`, or for each value of an `$in`.
+
+    {a: {$in: [1, 2]}} sorted by b, index {a, b}   →   the keys of a = 1 and those of a = 2, each in order of b
+    """
+
+    branches: tuple[IndexAccess, ...]
+    sort: SortKey | None = None
+    """The order of all branches, in which they are merged; None: they are read one after the other."""
+    text: TextSearch | None = None
+    """The text search, if each branch is one of its terms."""
+    is_exact_search: bool = False
+    """Whether each document that has a key matches the search, and its score is the sum of the keys' scores."""
+
+    @property
+    def is_sorted(self) -> bool:
+        """Whether documents come in the requested order."""
+        return self.sort is not None
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a document may come more than once."""
+        return True
+
+    @property
+    def is_exact(self) -> bool:
+        """Never: a document may be in several branches."""
+        return False
+
+
+Access = IndexAccess | OrAccess
+
+
+def exploded(way: IndexAccess, sort: SortKey, conditions: Sequence[PathCondition]) -> OrAccess | None:
+    """Divide an access with several values for its first fields into one for each, if each then gives the order.
+
+    Otherwise return None. `conditions`: the conditions of the access.
+    """
+    count, combined = 1, 0
+    for intervals in way.bounds:
+        if intervals is None or not are_points(intervals) or count * len(intervals) > SCAN_COUNT_MAX:
+            break
+        count *= len(intervals)
+        combined += 1
+    if count == 1 or way.index.traits:
+        return None
+    branches = []
+    for values in product(*[intervals or [] for intervals in way.bounds[:combined]]):
+        bounds = (*([value] for value in values), *way.bounds[combined:])
+        direction = direction_of(way.index, bounds, sort)
+        if direction is None:
+            return None
+        ranges = ranges_of(way.index, bounds)
+        backward = direction < 0
+        branches.append(
+            replace(
+                way, bounds=bounds, ranges=tuple(reversed(ranges) if backward else ranges), backward=backward,
+                is_sorted=True, skip=skip_of(way.index, bounds, conditions),
+            )
+        )  # fmt: skip
+    return OrAccess(tuple(branches), sort)
+
+
+_PREFIX: str = "error processing query: planner returned error :: caused by :: "
+
+
+class IndexRange(NamedTuple):
+    """`min` and `max` of a find by the fields of the hinted index: its keys from `min`, inclusive, to `max`, exclusive;
+    `{}`: no bound. Source: MongoDB's documentation of `cursor.min` and `cursor.max`."""
+
+    least: dict[str, Any]
+    limit: dict[str, Any]
+
+    def check(self) -> None:
+        """Raise 51176 if `min` and `max` have different fields."""
+        if self.least and self.limit and list(self.least) != list(self.limit):
+            raise CommandError(51176, "min and max must have the same field names")
+
+
+def range_access(index: Index, wanted: IndexRange, collation: Collation | None, sort: SortKey | None) -> IndexAccess:
+    """Return the access through the range. Raise 51174 for an index with other fields, 51175 for an empty range."""
+    pattern = index.spec["key"]
+    low, high = ends_of(index, wanted, collation)
+    bounds = [None] * len(pattern)
+    has_order = sort is not None and sort.paths and has_order_of(index, collation)
+    direction = direction_of(index, bounds, sort) if sort is not None and has_order else None
+    ranges = tuple(cut_ranges([(low, high)]))
+    return IndexAccess(
+        index, tuple(bounds), ranges, direction == -1, direction is not None, is_exact=False, point_count=0,
+        between=wanted,
+    )  # fmt: skip
+
+
+def range_test(index: Index, wanted: IndexRange, collation: Collation | None) -> Callable[[bytes], bool]:
+    """Return the test whether a raw document has a key in the range, which truncated keys cannot show. Raise 51174 or
+    51175."""
+    low, high = ends_of(index, wanted, collation)
+    maker: Any = key_maker(index)
+    return lambda document: any(low <= key < high for key in maker.whole_keys(document))
+
+
+def ends_of(index: Index, wanted: IndexRange, collation: Collation | None) -> tuple[bytes, bytes]:
+    """Return [low, high) of the keys before truncation. Raise 51174 or 51175.
+
+    An index with another collation than the operation's can be used if no value depends on the collation.
+    """
+    pattern, own = index.spec["key"], collation_of_index(index)
+    is_collated = any(type(value) in COLLATED for values in wanted for value in values.values())
+    if not is_ordered(index) or (own != collation and is_collated):
+        raise CommandError(51174, _PREFIX + "The index chosen is not compatible with min/max")
+    number = index.number.to_bytes(4, "big")
+    positions = []
+    for values, missing in ((wanted.least, b"\x01"), (wanted.limit, b"\xff")):
+        if values and list(values) != list(pattern):
+            raise CommandError(51174, _PREFIX + "The index chosen is not compatible with min/max")
+        if not values:
+            positions.append(number + missing)
+            continue
+        pieces = [
+            encode_value(value) if own is None else collated_key(own.key, value)
+            for value in values.values()
+        ]  # fmt: skip
+        inverted = [
+            piece.translate(INVERTED) if descends(kind) else piece for piece, kind in zip(pieces, pattern.values())
+        ]
+        positions.append(number + b"".join(inverted) + b"\x01")
+    low, high = positions
+    if low >= high:
+        raise CommandError(
+            51175,
+            _PREFIX + "The value provided for min() does not come before the value provided for max() in the hinted "
+            "index",
+        )
+    return low, high

@@ -2,7 +2,7 @@
 
     hashed     {a: "hashed"}   {a: 5}       →  the same index, with the hash of 5 as the one value of a
     2d         {a: "2d"}                      →  the same index, with ranges of squares
-    2dsphere   {a: "2dsphere"}                →  the same index, with ranges of cells (`geo_bounds.py`)
+    2dsphere   {a: "2dsphere"}                →  the same index, with ranges of cells
     wildcard   {$**: 1}        {a.b: 5}     →  an index {$_path: 1, "a.b": 1} in which $_path is "a.b"
 
 A hash bounds equality only, has no order, and is never exact, because other values may have the same hash.
@@ -12,21 +12,36 @@ objects and arrays (`store/indexes/wildcard_keys.py`). So a condition bounds it 
 allows no object or array. If a path only has other conditions that need a value, it is read with all paths below it,
 unless the index excludes some of these.
 
+    {at: {$geoWithin: ...}}   →   at is in the cells of a covering or, if lines and polygons are stored, around them
+
+If all documents have points, those in a cell wholly inside the region match without a test. A condition on the sphere
+bounds the cells of a 2dsphere index. A condition on the plane bounds the squares of a 2d index, and so does a circle on
+the sphere that does not reach 180 degrees or a pole. Without such a condition the index is not used, because it lacks
+documents.
+
 Source: MongoDB's documentation of hashed and wildcard indexes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bson import Int64
 
-from headrace.execution.planner.bounds import Before, PathCondition
+from headrace.execution.planner.bounds import (
+    BEFORE,
+    BEHIND,
+    Before,
+    End,
+    Interval,
+    Intervals,
+    PathCondition,
+    point,
+    union,
+)
 from headrace.execution.planner.collated_bounds import CollationKey
-from headrace.execution.planner.geo_bounds import cell_conditions
-from headrace.execution.planner.intervals import End, Interval, point, union
-from headrace.query.match.match_expression import AlwaysBoolean
+from headrace.query.match.match_expression import AlwaysBoolean, LeafMatchExpression, MatchType
 from headrace.store.catalog import Index
 from headrace.store.indexes.field_keys import hash_in_index
 from headrace.store.indexes.geo_keys import flat_path, geo_paths
@@ -34,6 +49,10 @@ from headrace.store.indexes.index_entries import collation_of_index
 from headrace.store.indexes.index_keys import CUT_KEY
 from headrace.store.indexes.text_keys import is_text
 from headrace.store.indexes.wildcard_keys import ANY_ARRAY, WildcardPaths, wildcard_of
+from headrace.values.keystring import encode_value
+
+if TYPE_CHECKING:
+    from headrace.geo.flat import Box
 
 _OBJECTS: Final = b"\x46", b"\x51"
 """The range of objects and arrays among keystrings."""
@@ -149,3 +168,94 @@ def _has_objects(interval: Interval) -> bool:
         return False
     low, high = interval.positions()
     return low < _OBJECTS[1] and high > _OBJECTS[0]
+
+
+# ------------------------------------------------------------------ 2dsphere and 2d
+
+
+def cell_conditions(index: Index, conditions: Sequence[PathCondition]) -> list[PathCondition] | None:
+    """Return the conditions, with conditions on geometries as ranges of cells; None if no geometry is bounded."""
+    flat = flat_path(index.spec["key"])
+    paths = geo_paths(index.spec["key"]) if flat is None else [flat]
+    made = [_on_cells(index, condition) if condition.path in paths else condition for condition in conditions]
+    if not any(condition.path in paths and condition.intervals is not None for condition in made):
+        return None
+    return made
+
+
+def _on_cells(index: Index, condition: PathCondition) -> PathCondition:
+    node = condition.node
+    intervals = sure = None
+    is_flat = flat_path(index.spec["key"]) is not None
+    if not isinstance(node, LeafMatchExpression) or node.kind is not MatchType.GEO:
+        pass
+    elif is_flat:
+        box = node.argument.box()
+        intervals = None if box is None else _square_intervals(index, box)
+    elif not node.argument.is_flat:
+        cover = node.argument.cover()
+        intervals = _intervals(cover.spans())
+        if index.traits:
+            intervals = _with_cells_around(intervals, cover.numbers)
+        elif condition.element is None:
+            sure = _intervals(cover.sure_spans()) or None
+    return condition._replace(intervals=intervals, is_exact=False, sure=sure)
+
+
+def _square_intervals(index: Index, box: Box) -> Intervals:
+    """Return the ranges of the squares that cover a box."""
+    from headrace.geo.grid import Grid
+
+    grid = Grid.of(index.spec)
+    made = []
+    for square in grid.covering(box):
+        first, last = grid.numbers(square)
+        made.append(CellInterval(first, last))
+    return union(made)
+
+
+def _intervals(spans: Sequence[tuple[int, int]]) -> Intervals:
+    return [CellInterval(first, last) for first, last in spans]
+
+
+def _with_cells_around(intervals: Intervals, numbers: Sequence[int]) -> Intervals:
+    """Return the intervals of cells, and of all larger cells that contain these."""
+    from headrace.geo.cells import cells_around, signed
+
+    return union([*intervals, *(point(Int64(signed(number))) for number in cells_around(numbers))])
+
+
+class CellInterval(Interval):
+    """The numbers of leaves from `first` to `last`. A query has many intervals, so their ends are made when needed."""
+
+    __slots__ = ("_numbers",)
+    _numbers: tuple[int, int]
+
+    def __init__(self, first: int, last: int) -> None:
+        object.__setattr__(self, "_numbers", (first, last))
+
+    @property
+    def low(self) -> End:  # type: ignore[override]
+        """The first number."""
+        return _end(self._numbers[0])
+
+    @property
+    def high(self) -> End:  # type: ignore[override]
+        """The last number."""
+        return _end(self._numbers[1])
+
+    @property
+    def is_point(self) -> bool:
+        """Whether the interval is a single number."""
+        return self._numbers[0] == self._numbers[1]
+
+    def positions(self, descending: bool = False) -> tuple[bytes, bytes]:
+        """Return [low, high) in bytes of the field's key."""
+        if descending:
+            return Interval.positions(self, descending)
+        first, last = self._numbers
+        return encode_value(first) + BEFORE, encode_value(last) + BEHIND
+
+
+def _end(number: int) -> End:
+    return End(encode_value(number), Int64(number))

@@ -1,5 +1,6 @@
-"""Tests of keys against the bounds of all fields, for bounds that ranges of keys cannot express. A test accepts a key,
-or returns the position at which the scan continues.
+"""The values of keys, and tests of keys against the bounds of all fields, which ranges of keys may not express.
+
+A test accepts a key, or returns the position at which the scan continues.
 
     {a: {$gt: 5}, b: 3}  on  {a, b}     the range is a > 5; after (6, 1) the scan continues at (6, 3),
                                         after (6, 4) with the next value of a
@@ -15,15 +16,64 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from bson import ObjectId, Timestamp
+from bson.datetime_ms import DatetimeMS
+
 from headrace.errors import CommandError
-from headrace.execution.planner.bounds import PathCondition
-from headrace.execution.planner.intervals import Intervals
-from headrace.execution.planner.key_values import value_at
+from headrace.execution.planner.bounds import Intervals, PathCondition
 from headrace.query.match.match_expression import LeafMatchExpression, MatchType
 from headrace.store.catalog import Index
 from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY, INVERTED, descends
 from headrace.store.view import Skip
 from headrace.values.keystring import value_end
+
+NUMBER_BYTES: Final = 4
+"""The length of the index number with which a key begins. The keys of `_id` have none."""
+
+
+def key_values(key: bytes, descending: Sequence[bool], at: int) -> list[Any] | None:
+    """Return the values of fields from a place in a key on; None if one is ambiguous.
+
+    Strings, booleans, dates, timestamps and ObjectIds can be decoded. Numbers cannot, because 5 and 5.0 have one key.
+    Nor can null, whose key a missing field has as well, nor nested values."""
+    values: list[Any] = []
+    inverted: bytes | None = None
+    for down in descending:
+        if down and inverted is None:
+            inverted = key.translate(INVERTED)
+        read = value_at(inverted if down and inverted is not None else key, at)
+        if read is None:
+            return None
+        value, at = read
+        values.append(value)
+    return values
+
+
+def value_at(key: bytes, at: int) -> tuple[Any, int] | None:
+    """Return (value, start of the next value); None if the key is ambiguous."""
+    kind = key[at]
+    at += 1
+    if kind == 0x3C:
+        return _text(key, at)
+    if kind == 0x64:
+        return ObjectId(key[at : at + 12]), at + 12
+    if kind == 0x78:
+        return DatetimeMS(int.from_bytes(key[at : at + 8], "big") - (1 << 63)), at + 8
+    if kind in (0x6E, 0x6F):
+        return kind == 0x6F, at
+    if kind == 0x82:
+        number = int.from_bytes(key[at : at + 8], "big")
+        return Timestamp(number >> 32, number & 0xFFFFFFFF), at + 8
+    return None
+
+
+def _text(key: bytes, at: int) -> tuple[str, int]:
+    """Return a text that ends with 00. A 00 inside the text is followed by FF."""
+    end = key.index(0, at)
+    while key[end + 1 : end + 2] == b"\xff":
+        end = key.index(0, end + 2)
+    return key[at:end].replace(b"\0\xff", b"\0").decode(), end + 1
+
 
 _NUMBER_BYTES: Final = 4
 _CUT: Final = CUT_BYTES + _NUMBER_BYTES

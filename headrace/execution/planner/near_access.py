@@ -13,10 +13,9 @@ from math import isfinite, prod
 from typing import TYPE_CHECKING
 
 from headrace.errors import CommandError
-from headrace.execution.planner.bounds import PathCondition, conditions_of
+from headrace.execution.planner.bounds import Intervals, PathCondition, conditions_of
 from headrace.execution.planner.collated_bounds import conditions_for
 from headrace.execution.planner.eligibility import holds
-from headrace.execution.planner.geo_bounds import CellInterval
 from headrace.execution.planner.index_access import (
     RANGE_COUNT_MAX,
     Range,
@@ -25,7 +24,7 @@ from headrace.execution.planner.index_access import (
     ranges_of,
     skip_of,
 )
-from headrace.execution.planner.intervals import Intervals
+from headrace.execution.planner.index_kinds import CellInterval
 from headrace.query.collation import Collation
 from headrace.query.match.match_expression import AlwaysBoolean, MatchExpression
 from headrace.store.catalog import Collection, Index

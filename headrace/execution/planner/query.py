@@ -12,7 +12,7 @@ from headrace.query.match.match_expression import MatchExpression
 from headrace.query.sort import SortKey
 
 if TYPE_CHECKING:
-    from headrace.execution.planner.key_range import IndexRange
+    from headrace.execution.planner.index_access import IndexRange
 
 Shape = tuple[Any, ...]
 """Operators and paths of a filter, the sort and the collation."""

@@ -13,12 +13,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from headrace.errors import CommandError
-from headrace.execution.planner.bounds import PathCondition
+from headrace.execution.planner.bounds import PathCondition, point
 from headrace.execution.planner.collated_bounds import conditions_for
 from headrace.execution.planner.eligibility import holds
-from headrace.execution.planner.index_access import IndexAccess, index_access, ranges_of, skip_of
-from headrace.execution.planner.intervals import point
-from headrace.execution.planner.several_accesses import OrAccess
+from headrace.execution.planner.index_access import IndexAccess, OrAccess, index_access, ranges_of, skip_of
 from headrace.query.collation import Collation
 from headrace.query.match.match_expression import AlwaysBoolean, And, MatchExpression
 from headrace.query.match.text_match import TextMatchExpression

@@ -34,7 +34,9 @@ from headrace.query.sort import SortKey
 from headrace.running_command import running_command
 from headrace.store import capped, catalog_changes
 from headrace.store.catalog import Collection, Index
+from headrace.store.identity import with_id_first
 from headrace.store.view import LEFT_OUT
+from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.timeseries.series import is_buckets
 from headrace.values.bson import decode
 from headrace.values.bson.columns import BATCH_COUNT
@@ -273,3 +275,17 @@ def may_create(context: CommandContext, namespace: str, options: dict[str, Any])
         raise CommandError(73, f"buckets are created with their time-series collection: {namespace}")
     create = partial(catalog_changes.create, namespace=namespace, options=options)
     return not context.has_locks or wait_until_unlocked(context, create)
+
+
+def insert(context: CommandContext, target: Target, document: bytes, retryable: RetryableWrite | None = None) -> bytes:
+    """Insert a checked document and return it as stored. Raise the errors of `WriteTransaction.insert`, or 175."""
+    if len(document) > limits.INSERT_BYTES:
+        document = with_id_first(document)
+    while context.has_locks and not wait_until_unlocked(context, partial(_try, target.collection, document)):
+        pass
+    keeps = context.keeps_empty_timestamps
+    return context.txn.insert(target.collection, document, retryable, keeps_empty_timestamps=keeps)
+
+
+def _try(collection: Collection, document: bytes, txn: WriteTransaction) -> None:
+    txn.insert(collection, document)

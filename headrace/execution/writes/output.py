@@ -20,17 +20,23 @@ from headrace.errors import AnsweredError, CommandError, HandedOver
 from headrace.execution.command_memory import memory_of
 from headrace.execution.plan import Finder
 from headrace.execution.reader_calls import NotAnswered, asked_documents, reading_part
-from headrace.execution.time_series import Buckets, buckets_namespace, buckets_of, shown_options
-from headrace.execution.time_series_options import FIELD as SERIES_FIELD
-from headrace.execution.time_series_options import checked as checked_series
-from headrace.execution.time_series_options import create_buckets, create_series_view
+from headrace.execution.time_series import FIELD as SERIES_FIELD
+from headrace.execution.time_series import (
+    Buckets,
+    buckets_namespace,
+    buckets_of,
+    create_buckets,
+    create_series_view,
+    shown_options,
+)
+from headrace.execution.time_series import checked as checked_series
 from headrace.execution.writes.changed_documents import shape_of
-from headrace.execution.writes.inserts import insert
 from headrace.execution.writes.matches import (
     MatchedDocument,
     Target,
     created,
     first_match,
+    insert,
     is_unchanged,
     measure,
     missing,

@@ -15,13 +15,13 @@ from headrace.dispatch.generic_arguments import MULTI, UPSERT
 from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.errors import CommandError
 from headrace.execution.plan import Finder, collation_of
-from headrace.execution.writes.inserts import insert
 from headrace.execution.writes.matches import (
     MatchedDocument,
     Matches,
     Target,
     are_unchanged,
     current,
+    insert,
     is_unchanged,
     measure,
     raw_matches,

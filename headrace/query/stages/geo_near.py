@@ -4,7 +4,7 @@
     →  find {a: 1, at: {$near: point}}, each document with its distance in `metres`
 
 The stage must be first and makes its own documents: the command reads them through a geospatial index
-(`execution/geo_near_stage.py`). In later stages, `{$meta: "geoNearDistance"}` and `"geoNearPoint"` are the values of
+(`execution/near_documents.py`). In later stages, `{$meta: "geoNearDistance"}` and `"geoNearPoint"` are the values of
 the document that left this stage last (`carried_metadata.py`).
 Source: MongoDB's documentation, and the messages of its server.
 """
