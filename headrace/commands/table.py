@@ -5,26 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.commands.catalog import coll_mod, create, drop, indexes, listing
-from headrace.commands.maintenance import (
-    backup,
-    capping,
-    plan_cache,
-    profiling,
-    query_settings,
-    sizes,
-    validate,
-    validate_metadata,
-)
+from headrace.commands.maintenance import backup, capping, plan_cache, profiling, query_settings, sizes, validate
 from headrace.commands.reading import aggregate, arrow_changes, count, explain, find, get_more, kill_cursors
 from headrace.commands.server_info import (
     administration,
-    api_commands,
     build_info,
     cluster_parameters,
     configure_fail_point,
-    connection_status,
-    current_op,
-    default_concerns,
     hello,
     monitoring,
     parameters,
@@ -43,12 +30,12 @@ _ONE: Final = (
     get_more, insert, kill_cursors, update,
 )  # fmt: skip
 _MANY: Final = (
-    capping, cluster_parameters, count, current_op, default_concerns, drop, end_transaction, indexes, listing,
-    plan_cache, profiling, query_settings, sizes, validate, validate_metadata,
+    capping, cluster_parameters, count, drop, end_transaction, indexes, listing, plan_cache, profiling, query_settings,
+    sizes, validate,
 )  # fmt: skip
 
 _OF_THE_SERVER: Final = (
-    administration, build_info, changing_roles, changing_users, connection_status, hello, logging_in, merging,
+    administration, build_info, changing_roles, changing_users, hello, hello, logging_in, merging,
     monitoring, parameters, refused, replica_set, server_status, session_commands, showing,
 )  # fmt: skip
 
@@ -64,7 +51,7 @@ def _by_name() -> dict[str, Command]:
 
 
 COMMANDS: Final = _by_name()
-TEST_COMMANDS: Final = {command.name: command for command in (*api_commands.COMMANDS, *configure_fail_point.COMMANDS)}
+TEST_COMMANDS: Final = {command.name: command for command in configure_fail_point.COMMANDS}
 """Commands that exist only with `--enable-test-commands`."""
 
 

@@ -9,8 +9,16 @@ from bson import Int64
 
 from headrace import limits
 from headrace.commands.catalog.clustered_index import SECONDS, check_seconds
+from headrace.commands.catalog.create import (
+    IMAGES,
+    OPTION,
+    check_database_has_images,
+    check_encryption,
+    check_limits,
+    check_validator,
+    check_view,
+)
 from headrace.commands.catalog.create import OPTIONS as CREATE_OPTIONS
-from headrace.commands.catalog.create import check_encryption, check_limits, check_validator, check_view
 from headrace.commands.catalog.index_specification import can_be_unique
 from headrace.commands.catalog.time_series import bucket_index, modify_time_series, view_and_buckets
 from headrace.commands.requirements import writes
@@ -32,7 +40,6 @@ from headrace.dispatch.lock_waits import wait_until_unused
 from headrace.dispatch.namespaces import COLLECTION_UUID, OPLOG, check_namespace, for_changing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
-from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
 from headrace.execution.index_builds import replace_index
 from headrace.execution.sources import check_no_cycle
 from headrace.execution.time_series import CHANGE as TIME_SERIES

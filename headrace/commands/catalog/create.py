@@ -4,42 +4,190 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from bson import Int64
+from bson import Binary, Int64
 
 from headrace.auth.privileges import is_system
 from headrace.commands.catalog.clustered_index import FIELD as CLUSTERED_INDEX
 from headrace.commands.catalog.clustered_index import OPTION as CLUSTERED
 from headrace.commands.catalog.clustered_index import SECONDS, check_seconds, check_with, clustered_index
-from headrace.commands.catalog.encrypted_fields import ENCRYPTED, check_encrypted
 from headrace.commands.catalog.index_specification import checked
 from headrace.commands.catalog.time_series import check_with as check_with_series
 from headrace.commands.catalog.time_series import create_time_series
 from headrace.commands.requirements import writes
-from headrace.dispatch.arguments import Fields, array, boolean, document, number, string, unsupported, without_effect
+from headrace.dispatch.arguments import (
+    Field,
+    Fields,
+    FieldType,
+    any_type,
+    array,
+    boolean,
+    document,
+    number,
+    string,
+    unsupported,
+    without_effect,
+)
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import COLLATION
 from headrace.dispatch.namespaces import check_namespace, for_changing, for_creating, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
-from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
 from headrace.execution.sources import check_no_cycle, check_view_sources
 from headrace.execution.time_series import FIELD as TIME_SERIES
 from headrace.execution.time_series import OPTION as SERIES
 from headrace.execution.time_series import checked as checked_series
 from headrace.execution.writes.matches import may_create
 from headrace.query.collation import filled_collation
+from headrace.query.expressions.numbers import NUMBERS
 from headrace.query.match import parse_filter
 from headrace.query.match.encrypted_values import names_encryption
 from headrace.query.match.text_match import TextQuery
 from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.query.stages.fusion import is_fusion
 from headrace.store import catalog_changes
+from headrace.store.catalog import ENCRYPTED as ENCRYPTED_OPTION
 from headrace.timeseries.series import is_buckets
+from headrace.values.bson import type_name
 from headrace.values.bson.to_string import to_string
+from headrace.values.order import compare
 
 if TYPE_CHECKING:
     from headrace.text.text_spec import TextSpec
+
+# Encrypted fields: clients encrypt them, and say how they may be queried. The server stores and shows these fields, and
+# refuses unencrypted values. Drivers create the metadata collections. Source: MongoDB's manual, "Queryable Encryption",
+# and its drivers' specification.
+
+_TEXT: Final = ("prefixPreview", "substringPreview", "suffixPreview")
+_TYPES: Final = ("equality", "range", *_TEXT)
+_NEVER: Final = frozenset({"double", "decimal", "object", "array"})
+_RANGES: Final = frozenset({"date", "decimal", "double", "int", "long"})
+_LENGTHS: Final = ("strMinQueryLength", "strMaxQueryLength")
+
+
+def _is_uuid(path: str, value: Any) -> None:
+    if type(value) is not Binary or value.subtype != 4 or len(value) != 16:
+        raise CommandError(14, f"BSON field '{path}' is the wrong type 'binData', expected type 'UUID'")
+
+
+ENCRYPTED_QUERY: Final = Fields(
+    string("queryType", choices=_TYPES, required=True), number("contention", least=0), number("sparsity"),
+    any_type("min"), any_type("max"), number("trimFactor"), number("precision"), number("strMaxLength", least=1),
+    number("strMinQueryLength", least=1), number("strMaxQueryLength", least=1), boolean("caseSensitive", strict=True),
+    boolean("diacriticSensitive", strict=True), path="create.encryptedFields.fields.queries",
+)  # fmt: skip
+ENCRYPTED_FIELD: Final = Fields(
+    Field("keyId", "binData", None, required=True, check=_is_uuid), string("path", required=True), string("bsonType"),
+    Field("queries", FieldType(("object", "array")), None), path="create.encryptedFields.fields",
+)  # fmt: skip
+
+
+def _check_encrypted_fields(path: str, value: list[Any]) -> None:
+    for index, item in enumerate(value):
+        ENCRYPTED_FIELD.check(f"{path}.{index}", item)
+
+
+ENCRYPTED: Final = document(ENCRYPTED_OPTION, Fields(
+    string("escCollection"), string("ecocCollection"), number("strEncodeVersion"),
+    array("fields", "object", required=True, check=_check_encrypted_fields),
+))  # fmt: skip
+
+
+def check_encrypted(config: dict[str, Any], body: dict[str, Any], *, has_oplog: bool) -> None:
+    """Raise the errors of invalid `encryptedFields` in a `create`, or of options that do not go with them."""
+    if body.get("viewOn") is not None or body.get("timeseries") is not None:
+        raise CommandError(6346401, "Encrypted collections cannot be views or time-series collections")
+    if body.get("capped"):
+        raise CommandError(6367301, "Encrypted collections cannot be capped")
+    if not has_oplog:
+        raise CommandError(6346402, "Encrypted collections are not supported on standalone")
+    seen: list[str] = []
+    for field in config["fields"]:
+        _check_path(field["path"], seen)
+        queries = field.get("queries")
+        if queries is None:
+            if field.get("bsonType") in ("minKey", "maxKey", "null", "undefined"):
+                raise CommandError(6338405, f"Type '{field['bsonType']}' is not a supported type for encryption")
+            continue
+        given = [queries] if type(queries) is dict else queries
+        if not given:
+            raise CommandError(9783412, "'queries' must have at least one query type")
+        for query in given:
+            if type(query) is not dict:
+                raise CommandError(14, f"'queries' is the wrong type '{type_name(query)}', expected type 'object'")
+            ENCRYPTED_QUERY.check("queries", query)
+        _check_together([query["queryType"] for query in given])
+        for query in given:
+            _check_query(field, query)
+
+
+def _check_path(path: str, seen: list[str]) -> None:
+    if not path:
+        raise CommandError(6316402, "Encrypted field path cannot be empty")
+    if path == "_id" or path.startswith("_id."):
+        raise CommandError(6316403, "Cannot encrypt _id or its subfields")
+    for other in seen:
+        if other == path or other.startswith(f"{path}.") or path.startswith(f"{other}."):
+            raise CommandError(6338402, f"Duplicate paths are not allowed: '{other}' and '{path}'")
+    seen.append(path)
+
+
+def _check_together(types: list[str]) -> None:
+    if len(types) > 2:
+        raise CommandError(9783413, "A field has at most two query types")
+    if len(types) == 2 and set(types) != {"prefixPreview", "suffixPreview"}:
+        raise CommandError(9783414, "Only prefix and suffix queries can be combined on a field")
+
+
+def _check_query(field: dict[str, Any], query: dict[str, Any]) -> None:
+    kind, bson_type = query["queryType"], field.get("bsonType")
+    if bson_type is None:
+        raise CommandError(6412601, "The 'bsonType' of an encrypted field that can be queried is required")
+    if kind == "equality" and (bson_type in _NEVER or bson_type in ("minKey", "maxKey", "null", "undefined")):
+        raise CommandError(6338406, f"Type '{bson_type}' is not a supported equality indexed type")
+    if kind == "range":
+        _check_range(bson_type, query)
+    elif kind in _TEXT:
+        _check_text(bson_type, query)
+
+
+def _check_range(bson_type: str, query: dict[str, Any]) -> None:
+    if bson_type not in _RANGES:
+        raise CommandError(6775201, f"Type '{bson_type}' is not a supported range indexed type")
+    ends = [query[name] for name in ("min", "max") if query.get(name) is not None]
+    if any(type_name(end) != bson_type for end in ends):
+        raise CommandError(7018200, f"'min' and 'max' must be of type '{bson_type}'")
+    if len(ends) == 2 and compare(ends[0], ends[1], None) >= 0:
+        raise CommandError(6720005, "'min' must be less than 'max'")
+    factor = query.get("trimFactor")
+    if factor is not None and type(factor) in NUMBERS and not 0 <= factor < (64 if bson_type != "int" else 32):
+        raise CommandError(8574000, f"'trimFactor' is out of range for type '{bson_type}'")
+
+
+def _check_text(bson_type: str, query: dict[str, Any]) -> None:
+    if bson_type != "string":
+        raise CommandError(9783400, f"Type '{bson_type}' is not a supported type of text queries")
+    for code, name in ((9783402, _LENGTHS[0]), (9783403, _LENGTHS[1]), (9783404, "caseSensitive"),
+                       (9783405, "diacriticSensitive")):  # fmt: skip
+        if query.get(name) is None:
+            raise CommandError(code, f"'{name}' is required for {query['queryType']} queries")
+    if query[_LENGTHS[0]] > query[_LENGTHS[1]]:
+        raise CommandError(9783406, "'strMinQueryLength' must not exceed 'strMaxQueryLength'")
+
+
+# The options.
+
+OPTION: Final = "changeStreamPreAndPostImages"
+IMAGES: Final = document(OPTION, Fields(boolean("enabled", strict=True, required=True)))
+
+
+def check_database_has_images(namespace: str) -> None:
+    """Raise 72 for the server's own databases, whose changes have no images."""
+    database = namespace.partition(".")[0]
+    if database in ("admin", "config", "local"):
+        raise CommandError(72, f"{OPTION} collection option is not supported in the '{database}' database: {namespace}")
+
 
 _CAPPED_BYTES_MAX: Final = 2**50
 _REFUSED_IF_TRUE: Final = {

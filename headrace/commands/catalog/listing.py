@@ -8,7 +8,7 @@ from typing import Any, Final
 from bson import Int64
 
 from headrace.auth.privileges import CLUSTER, Privileges, allowed, concern_collection, concern_database
-from headrace.commands.requirements import others
+from headrace.commands.requirements import pipelines
 from headrace.dispatch.arguments import Fields, boolean, document, number, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -161,8 +161,13 @@ COMMANDS: Final = (
         pauses=True,
         requires=on_database("dbStats"),
     ),
-    Command("listCollections", list_collections, _LIST_COLLECTIONS, pauses=True, requires=others.LIST_COLLECTIONS),
+    Command("listCollections", list_collections, _LIST_COLLECTIONS, pauses=True, requires=pipelines.LIST_COLLECTIONS),
     Command(
-        "listDatabases", list_databases, _LIST_DATABASES, pauses=True, admin_only=True, requires=others.LIST_DATABASES
+        "listDatabases",
+        list_databases,
+        _LIST_DATABASES,
+        pauses=True,
+        admin_only=True,
+        requires=pipelines.LIST_DATABASES,
     ),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.commands.requirements import others
+from headrace.commands.requirements import pipelines
 from headrace.dispatch.arguments import Field, Fields, FieldType, number
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -69,4 +69,6 @@ def _filter(given: Any, was: Profile) -> tuple[Any, Any]:
     return given, UserFilter(parse_filter(given).test, "the profile filter", otherwise=False, result=result)
 
 
-COMMANDS: Final = (Command("profile", profile, Fields(FILTER, LEVEL, SAMPLE_RATE, SLOW_MS), requires=others.PROFILE),)
+COMMANDS: Final = (
+    Command("profile", profile, Fields(FILTER, LEVEL, SAMPLE_RATE, SLOW_MS), requires=pipelines.PROFILE),
+)

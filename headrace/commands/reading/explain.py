@@ -19,7 +19,7 @@ from bson import Int64, Timestamp
 from headrace import limits
 from headrace.commands.reading import count, find
 from headrace.commands.reading.aggregate import PIPELINE
-from headrace.commands.requirements import others
+from headrace.commands.requirements import pipelines
 from headrace.commands.writing import delete, find_and_modify, update
 from headrace.dispatch.api_version import is_strict
 from headrace.dispatch.arguments import Fields, document, raw_documents, string
@@ -486,4 +486,4 @@ def _counted(items: Iterator[Any], counts: list[int], index: int) -> Iterator[An
         yield item
 
 
-COMMAND: Final = Command("explain", run, FIELDS, pauses=True, requires=others.EXPLAIN)
+COMMAND: Final = Command("explain", run, FIELDS, pauses=True, requires=pipelines.EXPLAIN)

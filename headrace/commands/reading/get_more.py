@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace import limits
-from headrace.commands.requirements import others
+from headrace.commands.requirements import pipelines
 from headrace.cursors.change_cursor import ChangeCursor
 from headrace.cursors.document_cursor import DocumentCursor
 from headrace.dispatch import reply
@@ -204,7 +204,7 @@ def _field_of(reply: bytes, name: bytes) -> bytes:
     return reply[field[1] : field[2]]
 
 
-COMMAND: Final = Command("getMore", run, FIELDS, pauses=True, requires=others.GET_MORE)
+COMMAND: Final = Command("getMore", run, FIELDS, pauses=True, requires=pipelines.GET_MORE)
 
 
 _START: Final = frozenset({"resumeAfter", "startAfter", "startAtOperationTime"})

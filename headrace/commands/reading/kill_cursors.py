@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.commands.requirements import others
+from headrace.commands.requirements import pipelines
 from headrace.dispatch.arguments import Fields, array
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -30,4 +30,4 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     }
 
 
-COMMAND: Final = Command("killCursors", run, Fields(CURSORS), pauses=True, requires=others.KILL_CURSORS)
+COMMAND: Final = Command("killCursors", run, Fields(CURSORS), pauses=True, requires=pipelines.KILL_CURSORS)

@@ -1,4 +1,4 @@
-"""Requirements of writes and changes of the catalog.
+"""Requirements of writes, changes of the catalog, and `applyOps`.
 
 Rule: a requirement reads a request exactly as the command does, including repeated fields and numbers of any type. If
 not, it is stricter.
@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.auth.privileges import Privilege, is_system
+from headrace.auth.privileges import CLUSTER, Privilege, is_system
 from headrace.commands.requirements.pipelines import BYPASS, FIND, reading
 from headrace.dispatch.access import Grants
 from headrace.dispatch.arguments import raw_documents
 from headrace.dispatch.namespaces import namespaces_of, operation_target
+from headrace.dispatch.oplog_operations import LoggedOperation, command_of, leaves, located, operations_of, renaming_of
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import Requirement, namespace_of
 from headrace.query.expressions.numbers import truthy
@@ -140,3 +141,52 @@ FIND_AND_MODIFY: Final = Requirement("find, and update, insert or remove on the 
 INSERT: Final = Requirement("insert on the collection", _insert)
 RENAME: Final = Requirement("renameCollectionSameDB, or find, dropCollection, insert and createIndex", _rename)
 UPDATE: Final = Requirement("update on the collection, and insert for an upsert", _update)
+
+
+_ACTIONS_BY_OP: Final = {"d": frozenset({"remove"}), "i": frozenset({"insert", "update"}), "u": frozenset({"update"})}
+"""The required actions by operation. An insert may replace an existing document, so it also requires `update`."""
+_UPSERT_OPERATION: Final = frozenset({"insert", "update"})
+_NOTE: Final = (CLUSTER, frozenset({"appendOplogNote"}))
+_UUIDS: Final = (CLUSTER, frozenset({"forceUUID", "useUUID"}))
+_VIEWS: Final = frozenset({"createCollection", "dropCollection"})
+
+
+def _apply_ops(engine: Engine, request: Request, grants: Grants) -> Iterator[Privilege]:
+    """Yield the requirements of the operations, and `useUUID` and `forceUUID` for UUIDs. If a UUID belongs to another
+    collection than the operation names, both collections must be allowed."""
+    bypasses = truthy(request.body.get("bypassDocumentValidation"))
+    for operation in leaves(operations_of(request)):
+        if operation.uuid is not None:
+            yield _UUIDS
+        if operation.kind == "n":
+            yield _NOTE
+        elif operation.is_of_views:
+            yield f"{operation.database}.", _VIEWS
+        elif operation.kind == "c" or operation.is_of_view:
+            yield from _of_command(engine, request, grants, operation)
+        else:
+            for namespace in _namespaces(engine, operation):
+                yield namespace, _UPSERT_OPERATION if operation.upserts else _ACTIONS_BY_OP[operation.kind]
+                if bypasses:
+                    yield namespace, BYPASS
+
+
+def _of_command(engine: Engine, request: Request, grants: Grants, operation: LoggedOperation) -> Iterator[Privilege]:
+    catalog = engine.store.catalog
+    for inner in (command_of(operation, catalog, request), renaming_of(operation, catalog, request)):
+        if inner is None:
+            continue
+        command = engine.commands[inner.name]
+        command.arguments.check(command.name, inner.body)
+        if command.requires.needs is not None:
+            yield from command.requires.needs(engine, inner, grants)
+
+
+def _namespaces(engine: Engine, operation: LoggedOperation) -> set[str]:
+    collection = located(engine.store.catalog, operation.namespace, operation.uuid)
+    return {operation.namespace} if collection is None else {operation.namespace, collection.namespace}
+
+
+APPLY_OPS: Final = Requirement(
+    "what each operation requires; forceUUID and useUUID on the cluster for UUIDs", _apply_ops
+)

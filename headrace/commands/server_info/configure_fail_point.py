@@ -1,4 +1,4 @@
-"""configureFailPoint: set a fail point, or switch it off; only with `--enable-test-commands`."""
+"""configureFailPoint and testVersion2, for drivers' tests; only with `--enable-test-commands`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.fail_points import NAMES, FailPoint
 from headrace.dispatch.request import Request
-from headrace.dispatch.requirement import LOGGED_IN
+from headrace.dispatch.requirement import ANYONE, LOGGED_IN
 from headrace.errors import CommandError
 from headrace.values.bson import type_name
 
@@ -64,6 +64,14 @@ def _probability(value: Any) -> float:
     return float(value)
 
 
+_API: Final = ("apiVersion", "apiStrict", "apiDeprecationErrors")
+
+
+def run(context: CommandContext, request: Request) -> dict[str, Any]:
+    """testVersion2: answer the request's stable API fields. Outside version 1: with `apiStrict` it is error 323."""
+    return {name: request.body[name] for name in _API if name in request.body}
+
+
 COMMANDS: Final = (
     Command(
         "configureFailPoint",
@@ -72,4 +80,5 @@ COMMANDS: Final = (
         admin_only=True,
         requires=LOGGED_IN,
     ),
+    Command("testVersion2", run, Fields(), requires=ANYONE),
 )

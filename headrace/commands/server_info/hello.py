@@ -176,7 +176,19 @@ def _for_anybody(context: CommandContext, info: ClientInfo) -> dict[str, Any]:
     }
 
 
+def ping(context: CommandContext, request: Request) -> bytes:
+    """ping: answer. A change stream opened now would start at the reply's operationTime."""
+    return b""
+
+
+def whats_my_uri(context: CommandContext, request: Request) -> dict[str, Any]:
+    """whatsmyuri: answer the client's address."""
+    return {"you": request.client.address}
+
+
 COMMANDS: Final = (
     Command("hello", run, _FIELDS, requires=ANYONE),
     Command("isMaster", run, _FIELDS, aliases=("ismaster",), requires=ANYONE),
+    Command("ping", ping, Fields(), requires=ANYONE),
+    Command("whatsmyuri", whats_my_uri, Fields(strict=False), requires=ANYONE),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.commands.catalog import create as creating
-from headrace.commands.requirements.applied_operations import APPLY_OPS
+from headrace.commands.requirements.writes import APPLY_OPS
 from headrace.commands.writing.delete import remove
 from headrace.dispatch.arguments import Field, Fields, array, boolean
 from headrace.dispatch.command import Command
