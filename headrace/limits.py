@@ -87,6 +87,7 @@ DECODED_BYTES_MAX: Final = 256 * 1024  # a longer message is opened and decoded 
 PARSED_UPDATE_COUNT_MAX: Final = 1024  # memoized parsed updates; beyond, the memo is cleared
 PARSED_UPDATE_BYTES_MAX: Final = 1024  # and the size of one: larger ones hardly repeat
 VALIDATION_DETAIL_BYTES_MAX: Final = 12 * 1024 * 1024  # size of `errInfo.details` in one reply, as in mongod
+VALIDATION_VALUES_MAX: Final = 10  # values of one field that `errInfo.details` shows, as in mongod
 CAPPED_PIECE_COUNT: Final = 64  # documents of a capped collection that are measured or removed without a tick
 ID_LOOKUP_COUNT_MAX: Final = 1000  # values of an $in on `_id` that are looked up one by one; more are found by a scan
 

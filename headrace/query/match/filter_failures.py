@@ -1,17 +1,20 @@
 """Explains operator by operator why a document does not match a validator, as the `errInfo` of a write shows it.
 
 Inside `$not` and `$nor` it explains why the document does match. Nothing here runs before a document has failed.
-Source: MongoDB's manual, "Document validation error output"; the recorded answers.
+Source: MongoDB's manual, "Document validation error output"; the recorded answers; the errors that MongoDB's own tests
+expect.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.match.filter_parser import is_operator_object, parse_filter
-from headrace.query.match.schema_failures import labels, schema_failures
+from headrace.query.match.schema_failures import labels, refuses_objects, schema_failures
 from headrace.time_limit import OutOfMemory, TookTooLong
 from headrace.values.bson import MISSING, type_name
 from headrace.values.paths import located_values, split_path
@@ -98,7 +101,10 @@ def _logical(name: str, clauses: list[dict[str, Any]], failed: _RefusedDocument,
 
 def _schema(schema: dict[str, Any], failed: _RefusedDocument, *, matching: bool) -> Details:
     if matching:
-        return {"operatorName": "$jsonSchema", "specifiedAs": {"$jsonSchema": schema}, "reason": "schema matched"}
+        return {"operatorName": "$jsonSchema", **labels(schema), "reason": "schema matched"}
+    if refuses_objects(schema):
+        reason = "expression always evaluates to false"
+        return {"operatorName": "$jsonSchema", "specifiedAs": {"$jsonSchema": schema}, "reason": reason}
     return {
         "operatorName": "$jsonSchema", **labels(schema),
         "schemaRulesNotSatisfied": schema_failures(schema, failed.document),
@@ -140,31 +146,70 @@ def _field(path: str, clause: dict[str, Any], failed: _RefusedDocument, *, match
         operator = "$regex"
     argument = value.get(operator) if type(value) is dict else value
     negated = operator in _NEGATIVE or (operator == "$exists" and not argument)
-    enters = operator not in _OF_ARRAYS
-    considered = [item for item, _ in located_values(failed.document, split_path(path), enter_last=enters)]
-    there = [item for item in considered if item is not MISSING]
     details: Details = {"operatorName": operator, "specifiedAs": clause}
     reasons = _REASONS.get(operator, _COMPARED)
     if operator == "$exists":
         return {**details, "reason": reasons[matching != negated]}
-    if not there and not matching and not negated:
+    considered = _considered(path, failed.document, whole=operator in _OF_ARRAYS)
+    if considered is None:
         return {**details, "reason": "field was missing"}
     expected = _EXPECTED.get(operator, ())
-    if not matching and expected and not any(type_name(item) in expected for item in there):
+    if expected and not any(type_name(item) in expected for item in considered):
         one = {"expectedType": expected[0]} if len(expected) == 1 else {"expectedTypes": list(expected)}
-        return {**details, "reason": "type did not match", **_types(there), **one, **_values(there)}
-    details |= {"reason": reasons[matching != negated], **_values(there)}
-    return {**details, **_types(there)} if operator == "$type" else details
+        return {**details, "reason": "type did not match", **_types(considered), **one, **_values(considered)}
+    if operator in _GEOMETRIC and not _has_geometry(path, failed.document):
+        return {**details, "reason": "could not find a valid geometry at the given path", **_values(considered)}
+    details |= {"reason": reasons[matching != negated], **_values(considered)}
+    return {**details, **_types(considered)} if operator == "$type" else details
+
+
+def _considered(path: str, document: Document, *, whole: bool) -> list[Any] | None:
+    """The values at a path, up to the first that is missing; None if the path leads nowhere.
+
+    Unless `whole`, the elements of an array at its end stand for the array.
+    """
+    names = split_path(path)
+    there = [item for item, _ in located_values(document, names, enter_last=False)]
+    if not there or there[0] is MISSING:
+        return None
+    there = list(takewhile(lambda item: item is not MISSING, there))
+    if whole:
+        return there
+    entered = [item for item, _ in located_values(document, names)]
+    values: list[Any] = []
+    position = 0
+    for item in there:
+        elements = item if type(item) is list and (not item or entered[position] is not item) else None
+        values += [item] if elements is None else elements
+        position += 1 if elements is None else len(elements) + 1
+    return values
+
+
+def _has_geometry(path: str, document: Document) -> bool:
+    from headrace.geo.geojson import BadGeometry, stored_shape  # imported only when a validator has a geometry
+
+    for item, _ in located_values(document, split_path(path)):
+        if type(item) in (dict, list):
+            try:
+                stored_shape(item)
+            except BadGeometry:
+                continue
+            return True
+    return False
 
 
 def _values(values: list[Any]) -> Details:
     if len(values) == 1:
         return {"consideredValue": values[0]}
-    return {"consideredValues": values} if values else {}
+    if len(values) > limits.VALIDATION_VALUES_MAX:
+        return {"consideredValues": values[: limits.VALIDATION_VALUES_MAX], "consideredValuesTruncated": True}
+    return {"consideredValues": values}
 
 
 def _types(values: list[Any]) -> Details:
-    names = sorted({type_name(value) for value in values})
+    names = sorted({type_name(value) for value in values[: limits.VALIDATION_VALUES_MAX]})
+    if not names:
+        return {}
     return {"consideredType": names[0]} if len(names) == 1 else {"consideredTypes": names}
 
 
@@ -172,6 +217,11 @@ _NEGATIVE: Final = frozenset({"$ne", "$nin"})
 _OF_ARRAYS: Final = frozenset({"$all", "$elemMatch", "$size"})
 _COMPARED: Final = ("comparison failed", "comparison succeeded")
 _BITS: Final = ("bitwise operator failed to match", "bitwise operator matched successfully")
+_GEOMETRIC: Final = frozenset({"$geoIntersects", "$geoWithin", "$within"})
+_WITHIN: Final = (
+    "none of the considered geometries were contained within the expression’s geometry",
+    "at least one of considered geometries was contained within the expression’s geometry",
+)
 _NUMBERS: Final = ("decimal", "double", "int", "long")
 _REASONS: Final[dict[str, tuple[str, str]]] = {
     "$all": ("array did not contain all specified values", "array did contain all specified values"),
@@ -181,16 +231,21 @@ _REASONS: Final[dict[str, tuple[str, str]]] = {
     "$bitsAnySet": _BITS,
     "$elemMatch": ("array did not satisfy the child predicate", "array did satisfy the child predicate"),
     "$exists": ("path does not exist", "path does exist"),
+    "$geoIntersects": (
+        "none of the considered geometries intersected the expression’s geometry",
+        "at least one of considered geometries intersected the expression’s geometry",
+    ),
+    "$geoWithin": _WITHIN,
     "$in": ("no matching value found in array", "matching value found in array"),
     "$mod": ("$mod did not evaluate to expected remainder", "$mod did evaluate to expected remainder"),
     "$nin": ("no matching value found in array", "matching value found in array"),
     "$regex": ("regular expression did not match", "regular expression did match"),
     "$size": ("array length was not equal to given size", "array length was equal to given size"),
     "$type": ("type did not match", "type did match"),
+    "$within": _WITHIN,
 }
 """The reasons of each operator: why it does not match, and why it does. Comparisons have other reasons."""
 _EXPECTED: Final[dict[str, tuple[str, ...]]] = {
-    "$all": ("array",),
     "$bitsAllClear": ("binData", *_NUMBERS),
     "$bitsAllSet": ("binData", *_NUMBERS),
     "$bitsAnyClear": ("binData", *_NUMBERS),

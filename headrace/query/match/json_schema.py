@@ -201,6 +201,7 @@ def _dependencies(argument: Any, schema: dict[str, Any]) -> ValueTest:
     tests = [
         (name, _schema(name, item) if type(item) is dict else _required(item, schema))
         for name, item in argument.items()
+        if type(item) is not str or name not in ("title", "description")
     ]
     return _for((dict,), lambda value: all(name not in value or test(value) for name, test in tests))
 

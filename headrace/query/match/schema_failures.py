@@ -1,6 +1,7 @@
 """Explains keyword by keyword why a value does not match a `$jsonSchema`, as the `errInfo` of a write shows it.
 
-Nothing here runs before a document has failed. Source: MongoDB's manual, "Document validation error output".
+Nothing here runs before a document has failed. Source: MongoDB's manual, "Document validation error output"; the
+errors that its server's own tests expect.
 """
 
 from __future__ import annotations
@@ -20,17 +21,22 @@ Describe = Callable[[Any, Any, dict[str, Any]], Details]
 
 
 def schema_failures(schema: dict[str, Any], value: Any) -> list[Details]:
-    """One entry for each keyword of a schema that the value fails, in the order of the schema."""
+    """One entry for each keyword of a schema that the value fails, in the order in which MongoDB tests them."""
     failures = []
-    for name, argument in schema.items():
-        if name not in _SILENT and not KEYWORDS[name](argument, schema)(value):
-            failures.append({"operatorName": name, **_DESCRIPTIONS[name](argument, value, schema)})
+    for name in _ORDER:
+        if name in schema and not KEYWORDS[name](schema[name], schema)(value):
+            failures.append({"operatorName": name, **_DESCRIPTIONS[name](schema[name], value, schema)})
     return failures
+
+
+def refuses_objects(schema: dict[str, Any]) -> bool:
+    """Whether the type of a schema refuses all documents."""
+    return any(name in schema and not KEYWORDS[name](schema[name], schema)({}) for name in ("type", "bsonType"))
 
 
 def labels(schema: dict[str, Any]) -> Details:
     """The title and the description of a schema."""
-    return {name: schema[name] for name in ("title", "description") if name in schema}
+    return {name: schema[name] for name in ("title", "description") if type(schema.get(name)) is str}
 
 
 def _with_value(reason: str, **more: Callable[[Any], Any]) -> Callable[[str], Describe]:
@@ -46,8 +52,24 @@ def _with_value(reason: str, **more: Callable[[Any], Any]) -> Callable[[str], De
     return named
 
 
+def _compared(name: str, exclusive: str) -> Describe:
+    def describe(argument: Any, value: Any, schema: dict[str, Any]) -> Details:
+        bound = {name: argument} | ({exclusive: True} if schema.get(exclusive) else {})
+        return {"specifiedAs": bound, "reason": "comparison failed", "consideredValue": value}
+
+    return describe
+
+
+def _property_count(name: str) -> Describe:
+    def describe(argument: Any, value: Any, schema: dict[str, Any]) -> Details:
+        reason = "specified number of properties was not satisfied"
+        return {"specifiedAs": {name: argument}, "reason": reason, "numberOfProperties": len(value)}
+
+    return describe
+
+
 def _required(argument: list[str], value: Any, schema: dict[str, Any]) -> Details:
-    missing = [name for name in argument if name not in value]
+    missing = sorted(name for name in argument if name not in value)
     return {"specifiedAs": {"required": argument}, "missingProperties": missing}
 
 
@@ -61,13 +83,16 @@ def _properties(argument: dict[str, Any], value: Any, schema: dict[str, Any]) ->
 
 
 def _pattern_properties(argument: dict[str, Any], value: Any, schema: dict[str, Any]) -> Details:
+    """The first field that fails, for each pattern."""
     failures = []
     for pattern, inner in argument.items():
         matches = compile_pattern(pattern).matches
         for name, item in value.items():
             details = schema_failures(inner, item) if matches(name) else []
             if details:
-                failures.append({"propertyName": name, "regexMatched": pattern, "details": details})
+                field = {"propertyName": name, **labels(inner), "regexMatched": pattern}
+                failures.append({**field, "details": details})
+                break
     return {"details": failures}
 
 
@@ -81,7 +106,7 @@ def _additional_properties(argument: Any, value: Any, schema: dict[str, Any]) ->
         details = schema_failures(argument, value[name])
         if details:
             reason = "at least one additional property did not match the subschema"
-            return {"reason": reason, "failingProperty": name, "details": details}
+            return {**labels(argument), "reason": reason, "failingProperty": name, "details": details}
     return {}
 
 
@@ -100,12 +125,18 @@ def _dependencies(argument: dict[str, Any], value: Any, schema: dict[str, Any]) 
                 failures.append({"conditionalProperty": name, "details": details})
         elif missing := [item for item in wanted if item not in value]:
             failures.append({"conditionalProperty": name, "missingProperties": missing})
-    return {"failingDependencies": failures}
+    return {**labels(argument), "failingDependencies": failures}
 
 
 def _items(argument: Any, value: list[Any], schema: dict[str, Any]) -> Details:
-    schemas = [argument] * len(value) if type(argument) is dict else argument
-    return _first_item(zip(schemas, value), 0, "At least one item did not match the sub-schema")
+    if type(argument) is dict:
+        return _first_item(argument, value, 0, "At least one item did not match the sub-schema")
+    failures = [
+        {"itemIndex": index, "details": details}
+        for index, (inner, item) in enumerate(zip(argument, value))
+        if (details := schema_failures(inner, item))
+    ]
+    return {"details": failures}
 
 
 def _additional_items(argument: Any, value: list[Any], schema: dict[str, Any]) -> Details:
@@ -115,15 +146,14 @@ def _additional_items(argument: Any, value: list[Any], schema: dict[str, Any]) -
             "specifiedAs": {"additionalItems": False}, "reason": "found additional items",
             "additionalItems": value[start:],
         }  # fmt: skip
-    rest = ((argument, item) for item in value[start:])
-    return _first_item(rest, start, "At least one additional item did not match the sub-schema")
+    return _first_item(argument, value, start, "At least one additional item did not match the sub-schema")
 
 
-def _first_item(pairs: Any, start: int, reason: str) -> Details:
-    for index, (schema, item) in enumerate(pairs, start):
-        details = schema_failures(schema, item)
+def _first_item(schema: dict[str, Any], value: list[Any], start: int, reason: str) -> Details:
+    for index in range(start, len(value)):
+        details = schema_failures(schema, value[index])
         if details:
-            return {"reason": reason, "itemIndex": index, "details": details}
+            return {**labels(schema), "reason": reason, "itemIndex": index, "details": details}
     return {}
 
 
@@ -160,11 +190,8 @@ def _not(argument: Any, value: Any, schema: dict[str, Any]) -> Details:
     return {"reason": "child expression matched"}
 
 
-_SILENT: Final = frozenset({"description", "encryptMetadata", "exclusiveMaximum", "exclusiveMinimum", "title"})
-_compared = _with_value("comparison failed")
 _length = _with_value("specified string length was not satisfied")
-_array_length = _with_value("array did not match specified length")
-_property_count = _with_value("specified number of properties was not satisfied", numberOfProperties=len)
+_array_length = _with_value("array did not match specified length", numberOfItems=len)
 _type = _with_value("type did not match", consideredType=type_name)
 _DESCRIPTIONS: Final[dict[str, Describe]] = {
     "additionalItems": _additional_items,
@@ -179,11 +206,11 @@ _DESCRIPTIONS: Final[dict[str, Describe]] = {
     "maxItems": _array_length("maxItems"),
     "maxLength": _length("maxLength"),
     "maxProperties": _property_count("maxProperties"),
-    "maximum": _compared("maximum"),
+    "maximum": _compared("maximum", "exclusiveMaximum"),
     "minItems": _array_length("minItems"),
     "minLength": _length("minLength"),
     "minProperties": _property_count("minProperties"),
-    "minimum": _compared("minimum"),
+    "minimum": _compared("minimum", "exclusiveMinimum"),
     "multipleOf": _with_value("considered value is not a multiple of the specified value")("multipleOf"),
     "not": _not,
     "oneOf": _one_of,
@@ -194,3 +221,12 @@ _DESCRIPTIONS: Final[dict[str, Describe]] = {
     "type": _type("type"),
     "uniqueItems": _unique_items,
 }
+_ORDER: Final = (
+    "pattern", "maxLength", "minLength", "multipleOf", "maximum", "minimum",
+    "minItems", "maxItems", "uniqueItems", "items", "additionalItems", "encrypt",
+    "properties", "additionalProperties", "patternProperties", "required", "minProperties", "maxProperties",
+    "dependencies",
+    "allOf", "anyOf", "oneOf", "not", "enum",
+    "bsonType", "type",
+)  # fmt: skip
+"""The keywords that can fail, in the order in which MongoDB tests them."""

@@ -21,7 +21,7 @@ def compared(operator: str, argument: Any, **rest: Any) -> dict[str, Any]:
 CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"a": {"$gt": 0}}, {"a": -1}, compared("$gt", 0, reason="comparison failed", consideredValue=-1)),
     ({"a": {"$gt": 0}}, {}, compared("$gt", 0, reason="field was missing")),
-    ({"a": {"$gt": 9}}, {"a": [1, 2]}, compared("$gt", 9, reason="comparison failed", consideredValues=[1, 2, [1, 2]])),
+    ({"a": {"$gt": 9}}, {"a": [1, 2]}, compared("$gt", 9, reason="comparison failed", consideredValues=[1, 2])),
     (
         {"a": 1}, {"a": 2},
         {"operatorName": "$eq", "specifiedAs": {"a": 1}, "reason": "comparison failed", "consideredValue": 2},
@@ -50,6 +50,61 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     (
         {"a": {"$size": 2}}, {"a": [1]},
         compared("$size", 2, reason="array length was not equal to given size", consideredValue=[1]),
+    ),
+    ({"a": {"$gt": 9}}, {"a": []}, compared("$gt", 9, reason="comparison failed", consideredValues=[])),
+    ({"a": {"$gt": 9}}, {"a": [[1]]}, compared("$gt", 9, reason="comparison failed", consideredValue=[1])),
+    (
+        {"a": {"$lt": 0}}, {"a": list(range(11))},
+        compared(
+            "$lt", 0, reason="comparison failed", consideredValues=list(range(10)), consideredValuesTruncated=True,
+        ),
+    ),
+    ({"a": {"$ne": None}}, {}, compared("$ne", None, reason="field was missing")),
+    ({"a": {"$nin": [None]}}, {}, compared("$nin", [None], reason="field was missing")),
+    (
+        {"a": {"$type": "int"}}, {"a": ["x", True]},
+        compared(
+            "$type", "int", reason="type did not match", consideredValues=["x", True],
+            consideredTypes=["bool", "string"],
+        ),
+    ),
+    (
+        {"a": {"$mod": [2, 0]}}, {"a": []},
+        compared(
+            "$mod", [2, 0], reason="type did not match", expectedTypes=["decimal", "double", "int", "long"],
+            consideredValues=[],
+        ),
+    ),
+    (
+        {"a": {"$all": [1, 2]}}, {"a": 1},
+        compared("$all", [1, 2], reason="array did not contain all specified values", consideredValue=1),
+    ),
+    (
+        {"a": {"$geoWithin": {"$box": [[0, 0], [1, 1]]}}}, {"a": [5, 5]},
+        compared(
+            "$geoWithin", {"$box": [[0, 0], [1, 1]]}, consideredValues=[5, 5],
+            reason="none of the considered geometries were contained within the expression’s geometry",
+        ),
+    ),
+    (
+        {"a": {"$geoIntersects": {"$geometry": {"type": "Point", "coordinates": [0, 0]}}}}, {"a": "x"},
+        compared(
+            "$geoIntersects", {"$geometry": {"type": "Point", "coordinates": [0, 0]}}, consideredValue="x",
+            reason="could not find a valid geometry at the given path",
+        ),
+    ),
+    (
+        {"$nor": [{"$jsonSchema": {"title": "t", "required": ["a"]}}]}, {"a": 1},
+        {"operatorName": "$nor", "clausesSatisfied": [
+            {"index": 0, "details": {"operatorName": "$jsonSchema", "title": "t", "reason": "schema matched"}}
+        ]},
+    ),
+    (
+        {"$jsonSchema": {"bsonType": "int"}}, {"a": 1},
+        {
+            "operatorName": "$jsonSchema", "specifiedAs": {"$jsonSchema": {"bsonType": "int"}},
+            "reason": "expression always evaluates to false",
+        },
     ),
     (
         {"a": {"$regex": "^x", "$options": "i"}}, {"a": "y"},
@@ -183,8 +238,7 @@ SCHEMAS: list[tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = [
         {"minProperties": 2}, {"a": 1},
         [{
             "operatorName": "minProperties", "specifiedAs": {"minProperties": 2},
-            "reason": "specified number of properties was not satisfied", "consideredValue": {"a": 1},
-            "numberOfProperties": 1,
+            "reason": "specified number of properties was not satisfied", "numberOfProperties": 1,
         }],
     ),
     (
@@ -203,6 +257,79 @@ SCHEMAS: list[tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]] = [
                 "consideredValue": "x", "consideredType": "string",
             }],
         }]}],
+    ),
+    (
+        {"required": ["d", "c"], "properties": {"a": {"minimum": 10, "maximum": -10, "exclusiveMinimum": True}}},
+        {"a": 5},
+        [
+            {"operatorName": "properties", "propertiesNotSatisfied": [{"propertyName": "a", "details": [
+                {
+                    "operatorName": "maximum", "specifiedAs": {"maximum": -10}, "reason": "comparison failed",
+                    "consideredValue": 5,
+                },
+                {
+                    "operatorName": "minimum", "specifiedAs": {"minimum": 10, "exclusiveMinimum": True},
+                    "reason": "comparison failed", "consideredValue": 5,
+                },
+            ]}]},
+            {"operatorName": "required", "specifiedAs": {"required": ["d", "c"]}, "missingProperties": ["c", "d"]},
+        ],
+    ),
+    (
+        {"properties": {"a": {
+            "minItems": 5, "items": [{"maximum": 0}, {}, {"maximum": 0}],
+            "additionalItems": {"maximum": 0, "description": "more"},
+        }}},
+        {"a": [1, 2, 3, 4]},
+        [{"operatorName": "properties", "propertiesNotSatisfied": [{"propertyName": "a", "details": [
+            {
+                "operatorName": "minItems", "specifiedAs": {"minItems": 5},
+                "reason": "array did not match specified length", "consideredValue": [1, 2, 3, 4], "numberOfItems": 4,
+            },
+            {"operatorName": "items", "details": [
+                {"itemIndex": index, "details": [{
+                    "operatorName": "maximum", "specifiedAs": {"maximum": 0}, "reason": "comparison failed",
+                    "consideredValue": index + 1,
+                }]}
+                for index in (0, 2)
+            ]},
+            {
+                "operatorName": "additionalItems", "description": "more",
+                "reason": "At least one additional item did not match the sub-schema", "itemIndex": 3,
+                "details": [{
+                    "operatorName": "maximum", "specifiedAs": {"maximum": 0}, "reason": "comparison failed",
+                    "consideredValue": 4,
+                }],
+            },
+        ]}]}],
+    ),
+    (
+        {
+            "patternProperties": {"^n": {"maximum": 0, "title": "names"}},
+            "additionalProperties": {"maximum": 0, "title": "others"}, "dependencies": {"n1": ["x"], "title": "both"},
+        },
+        {"n0": 0, "n1": 1, "n2": 2, "a": 1},
+        [
+            {
+                "operatorName": "additionalProperties", "title": "others",
+                "reason": "at least one additional property did not match the subschema", "failingProperty": "a",
+                "details": [{
+                    "operatorName": "maximum", "specifiedAs": {"maximum": 0}, "reason": "comparison failed",
+                    "consideredValue": 1,
+                }],
+            },
+            {"operatorName": "patternProperties", "details": [{
+                "propertyName": "n1", "title": "names", "regexMatched": "^n",
+                "details": [{
+                    "operatorName": "maximum", "specifiedAs": {"maximum": 0}, "reason": "comparison failed",
+                    "consideredValue": 1,
+                }],
+            }]},
+            {
+                "operatorName": "dependencies", "title": "both",
+                "failingDependencies": [{"conditionalProperty": "n1", "missingProperties": ["x"]}],
+            },
+        ],
     ),
 ]  # fmt: skip
 
