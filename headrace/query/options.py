@@ -31,6 +31,12 @@ def check_options(
             raise CommandError(40414, f"BSON field '{path}.{field}' is missing but a required field")
 
 
+def check_object(spec: Any, code: int, message: str) -> None:
+    """Raise `code` for no object. The type follows the message."""
+    if type(spec) is not dict:
+        raise CommandError(code, f"{message} {type_name(spec)}")
+
+
 def check_type(path: str, value: Any, wanted: str) -> None:
     """Raise 14 for a value of another type."""
     name, expected = type_name(value), wanted.rstrip("?")

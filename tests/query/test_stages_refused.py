@@ -132,7 +132,7 @@ REFUSED: list[tuple[Any, int]] = [
     ({"$listSessions": {}}, 73),
     ({"$changeStreamSplitLargeEvent": {}}, 20),
     ({"$changeStreamSplitLargeEvent": {"a": 1}}, 7182800),
-    ({"$merge": 1}, 51182),
+    ({"$merge": 1}, 14),
     ({"$merge": {"into": "x", "whenMatched": "x"}}, 2),
     ({"$merge": {"into": "x", "whenMatched": [{"$match": {}}]}}, 72),
     ({"$fill": {"output": {"a": {"method": "linear"}}}}, 605001),

@@ -16,6 +16,7 @@ from headrace.errors import CommandError
 from headrace.query.accumulators.operands import (
     check_fractions,
     check_group_n,
+    check_method,
     read_n_arguments,
     read_percentile_arguments,
     read_rank_arguments,
@@ -118,9 +119,10 @@ def _parse_ranked(name: str, spec: Any, context: ParseContext) -> Accumulator:
 
 
 def _parse_percentiles(name: str, spec: Any, context: ParseContext) -> Accumulator:
-    given = read_percentile_arguments(name, spec)
     single = name == "$median"
+    given = read_percentile_arguments(name, spec, 7436100 if single else 7429703)
     fractions = (0.5,) if single else check_fractions(parse_expression(given["p"], context)(Env({})))
+    check_method(given["method"])
     source = parse_expression(given["input"], context).evaluate
     return Accumulator(lambda: Percentile(fractions, single), source)
 

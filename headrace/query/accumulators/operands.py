@@ -42,9 +42,19 @@ def read_n_arguments(name: str, argument: Any) -> dict[str, Any]:
     """The operands `{n, input}` of $firstN, $lastN, $minN, $maxN. Raises 5787801, 5787900, 5787901, 5787906 and
     5787907."""
     required = {"n": 5787906, "input": 5787907}
-    return read_named(
-        name, argument, required, required, 5787900 if name in ("$maxN", "$minN") else 5787801, 5787901
-    )  # fmt: skip
+    _check_specification(name, argument, 5787900 if name in ("$maxN", "$minN") else 5787801)
+    for option in argument:
+        if option not in required:
+            raise CommandError(5787901, f"Unknown argument for 'n' operator: {option}")
+    for option, code in required.items():
+        if option not in argument:
+            raise CommandError(code, f"Missing value for '{option}'")
+    return dict(argument)
+
+
+def _check_specification(name: str, argument: Any, code: int) -> None:
+    if type(argument) is not dict:
+        raise CommandError(code, f"specification must be an object; found {name}: {to_string(argument)}")
 
 
 def read_rank_arguments(name: str, argument: Any) -> dict[str, Any]:
@@ -54,32 +64,43 @@ def read_rank_arguments(name: str, argument: Any) -> dict[str, Any]:
     """
     required = {"n": 5788003} if name.endswith("N") else {}
     required |= {"output": 5788004, "sortBy": 5788005}
+    _check_specification(name, argument, 5788001)
     read_named(name, argument, required, required, 5788001, 5788002)
     if type(argument["sortBy"]) is not dict:
         raise CommandError(5788604, f"expected 'sortBy' to already be an object in the arguments to {name}")
     return dict(argument)
 
 
-def read_percentile_arguments(name: str, argument: Any) -> dict[str, Any]:
-    """The operands `{input, p, method}` of $percentile; $median has no `p`. Raises 7429703, 40414, 40415, 14 and 2."""
+def read_percentile_arguments(name: str, argument: Any, not_object: int) -> dict[str, Any]:
+    """The operands `{input, p, method}` of $percentile; $median has no `p`. Raises `not_object`, 40414, 40415 and
+    14."""
     names = ("input", "p", "method") if name == "$percentile" else ("input", "method")
     types = dict.fromkeys(names, ANY) | {"method": "string"}
-    check_options(name, argument, types, names, not_object=7429703)
-    if argument["method"] != "approximate":
-        raise CommandError(2, "Currently only 'approximate' can be used as percentile 'method'.")
+    _check_specification(name, argument, not_object)
+    check_options(name, argument, types, names)
     return dict(argument)
+
+
+def check_method(method: str) -> None:
+    """Raise 2 for another `method` of $percentile than the approximate one."""
+    if method != "approximate":
+        raise CommandError(2, "Currently only 'approximate' can be used as a percentile 'method'.")
 
 
 def check_fractions(value: Any) -> tuple[float, ...]:
     """The operand `p` of $percentile: a list of numbers from 0 to 1. Raises 7750300 to 7750303."""
     if type(value) is not list or not value:
-        raise CommandError(7750301, "The $percentile 'p' field must be an array of numbers from [0.0, 1.0]")
+        raise _no_fraction(7750301, value)
     fractions = []
     for item in value:
         if type(item) not in NUMBERS:
-            found = to_string(item)
-            raise CommandError(7750302, f"The $percentile 'p' field must be an array of numbers, but found: {found}")
+            raise _no_fraction(7750302, item)
         if not 0 <= double_of(item) <= 1:
-            raise CommandError(7750303, f"The $percentile 'p' field must be numbers from [0.0, 1.0]; found: {item}")
+            raise _no_fraction(7750303, item)
         fractions.append(double_of(item))
     return tuple(fractions)
+
+
+def _no_fraction(code: int, found: Any) -> CommandError:
+    message = "The $percentile 'p' field must be an array of numbers from [0.0, 1.0], but found: "
+    return CommandError(code, message + as_text(found))

@@ -13,6 +13,7 @@ from typing import Any, Final
 from headrace.errors import CommandError
 from headrace.query.accumulators.operands import (
     check_fractions,
+    check_method,
     check_n,
     read_n_arguments,
     read_percentile_arguments,
@@ -81,12 +82,13 @@ def _several(name: str) -> OperatorParser:
 
 def _percentiles(name: str) -> OperatorParser:
     def parse(argument: Any, context: ParseContext) -> Expression:
-        given = read_percentile_arguments(name, argument)
         single = name == "$median"
+        given = read_percentile_arguments(name, argument, 7436201 if single else 7436200)
         wanted = Constant([0.5]) if single else parse_operand(given["p"], context).optimized()
         if type(wanted) is not Constant:
             raise CommandError(7750300, "The $percentile 'p' field must be a constant array of numbers")
         fractions = check_fractions(wanted.value)
+        check_method(given["method"])
 
         def make(source: Evaluate) -> Evaluate:
             return partial(_over_elements, lambda: Percentile(fractions, single), source)

@@ -40,6 +40,9 @@ from headrace.query.expressions.operator_parser import (
 from headrace.query.expressions.summing import Total
 from headrace.values.bson import type_name
 
+_ONE_PLUS: Final = Decimal(2) ** -113
+"""Half the distance from 1 to the next number of 113 bits, in which the server computes `$exp` of a decimal."""
+
 
 def integer_result(number: int, *operands: Any) -> Any:
     """An integer result: a long if an operand is a long or the result needs 64 bits, a double beyond 64 bits."""
@@ -182,7 +185,10 @@ def _abs(value: Any) -> Any:
 
 def _exp(value: Any) -> Any:
     if type(value) is Decimal128:
-        return wrap(value.to_decimal().exp(CONTEXT))
+        number = value.to_decimal()
+        if not is_nan(number) and abs(number) < _ONE_PLUS:
+            return Decimal128("1")
+        return wrap(number.exp(CONTEXT))
     try:
         return math.exp(value)
     except OverflowError:
@@ -203,7 +209,7 @@ def _logarithm(
     number = value.to_decimal() if type(value) is Decimal128 else value
     if not (is_nan(number) or number > 0):
         raise CommandError(code, f"{name}'s argument must be a positive number, but is {value}")
-    return wrap(exact(number)) if type(value) is Decimal128 else double(number)
+    return wrap(exact(number)) if type(value) is Decimal128 and not is_nan(number) else double(float(number))
 
 
 def _sqrt(value: Any) -> Any:
@@ -230,9 +236,9 @@ def _log(value: Any, base: Any) -> Any:
 
 def _check_logarithm(number: float | Decimal, base: float | Decimal) -> None:
     if not (is_nan(number) or number > 0):
-        raise CommandError(28758, f"$log's argument must be a positive number, but is {number}")
+        raise CommandError(28758, f"$log's argument must be a positive number, but is {number:g}")
     if not (is_nan(base) or (base > 0 and base != 1)):
-        raise CommandError(28759, f"$log's base must be a positive number not equal to 1, but is {base}")
+        raise CommandError(28759, f"$log's base must be a positive number not equal to 1, but is {base:g}")
 
 
 def _pow(base: Any, exponent: Any) -> Any:

@@ -115,7 +115,8 @@ def search_bound(name: str, value: Any, what: str, code: int = 40096) -> int:
     """The bound of a search as a 32-bit int. Raises `code` if it is not integral, `code` + 1 if it is negative."""
     number = int32_of(value)
     if number is None:
-        raise CommandError(code, f"{name}requires an integral {what}, found a value of type: {type_name(value)}")
+        found = f"{type_name(value)}, with value: {as_text(value)}"
+        raise CommandError(code, f"{name}requires an integral {what}, found a value of type: {found}")
     if number < 0:
         raise CommandError(code + 1, f"{name} requires a nonnegative {what}, found: {number}")
     return number

@@ -18,6 +18,7 @@ from bson import Binary, Int64
 
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import NUMBERS, int32_of, is_nullish
+from headrace.query.expressions.value_text import as_text
 from headrace.values.bson import type_name
 
 _FORMATS: Final = ("auto", "base64", "base64url", "hex", "utf8", "uuid")
@@ -52,7 +53,7 @@ def binary_conversion(source: type, target: str, options: ConvertOptions) -> Cal
         return lambda value: _binary(struct.pack(pack, value), subtype)
     if target in ("int", "long", "double") and binary:
         order = _order(options)
-        return lambda value: _to_number(bytes(value), target, order)
+        return lambda value: _to_number(value, target, order)
     return None
 
 
@@ -130,6 +131,7 @@ def _from_text(text: str, layout: str, subtype: int) -> Any:
 def _to_text(value: Any, layout: str) -> str:
     data, is_uuid = bytes(value), _subtype_of(value) == _UUID
     if layout == "auto":
+        is_uuid = is_uuid and len(data) == 16
         layout = "uuid" if is_uuid else "base64"
     if (layout == "uuid") != is_uuid:
         raise _fail("Only binData of the UUID subtype converts to and from the uuid format")
@@ -149,11 +151,12 @@ def _to_text(value: Any, layout: str) -> str:
         raise _fail("BinData does not represent a valid UTF-8 string") from None
 
 
-def _to_number(data: bytes, target: str, order: str) -> Any:
-    name = "big" if order == ">" else "little"
+def _to_number(value: Any, target: str, order: str) -> Any:
+    name, data = "big" if order == ">" else "little", bytes(value)
     sizes: dict[str, tuple[int, ...]] = {"int": (1, 2, 4), "long": (1, 2, 4, 8), "double": (4, 8)}
     if len(data) not in sizes[target]:
-        raise _fail(f"Failed to convert binData of {len(data)} bytes to a number")
+        why = f"because of invalid length: {len(data)}"
+        raise CommandError(241, f"Failed to convert '{as_text(value)}' to {target} in $convert {why}")
     if target == "double":
         number: float = struct.unpack(order + ("f" if len(data) == 4 else "d"), data)[0]
         return number

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final
 
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
@@ -36,17 +36,26 @@ from headrace.query.expressions.numbers import (
     wrap,
 )
 from headrace.query.expressions.operator_parser import NamedArguments, OperatorParser, parse_operands
-from headrace.query.expressions.value_text import double_text
+from headrace.query.expressions.value_text import as_text, double_text
 from headrace.query.match.type_test import ALIASES
 from headrace.values.bson import type_name
 
 Convert = Callable[[Any], Any]
 
 _TYPE_NAMES: Final = {number: name for name, number in ALIASES.items()}
+_SPACES: Final = " \t\n\v\f\r"
 _KNOWN_NAMES: Final = frozenset((*_TYPE_NAMES.values(), "missing"))
 
 
 _DIGIT_COUNT_MAX: Final = 32
+_LEAST_DOUBLE: Final = Context(prec=60).divide(Decimal(2**54 - 1), Decimal(2**1076))
+"""The least decimal that is rounded to a normal double. Smaller ones do not convert."""
+_NUMBER: Final = re.compile(
+    r"[+-]?(0X[0-9A-F]+\.?[0-9A-F]*(P[+-]?[0-9]+)?|[0-9]+\.?[0-9]*(E[+-]?[0-9]+)?|\.[0-9]+(E[+-]?[0-9]+)?"
+    r"|INF(INITY)?|NAN)",
+    re.IGNORECASE | re.ASCII,
+)
+"""A double as C reads it, which includes hexadecimal digits. (The server refuses a text that begins with "0x".)"""
 
 
 def failure(message: str) -> CommandError:
@@ -67,22 +76,28 @@ def _truncated(value: Any) -> int:
 def _to_int(value: Any) -> int:
     number = _truncated(value)
     if not INT32_MIN <= number <= INT32_MAX or (type(value) is float and not INT32_MIN <= value <= INT32_MAX):
-        raise failure("Conversion would overflow target type")
+        raise _overflow(value)
     return number
 
 
 def _to_long(value: Any) -> Int64:
     number = _truncated(value)
     if not fits_long(number):
-        raise failure("Conversion would overflow target type")
+        raise _overflow(value)
     return Int64(number)
+
+
+def _overflow(value: Any) -> CommandError:
+    """The error of a number out of range. As in the server, the message ends before a long."""
+    found = "" if type(value) is Int64 else as_text(value)
+    return CommandError(241, f"Conversion would overflow target type in $convert with no onError value: {found}")
 
 
 def _decimal_to_double(value: Decimal128) -> float:
     number = value.to_decimal()
     double = float(number)
-    if number.is_finite() and (math.isinf(double) or (double == 0 and not number.is_zero())):
-        raise failure("Conversion would overflow target type")
+    if number.is_finite() and (math.isinf(double) or 0 < abs(number) < _LEAST_DOUBLE):
+        raise _overflow(value)
     return double
 
 
@@ -112,14 +127,26 @@ def _parse_integer(low: int, high: int, result: Callable[[int], Any]) -> Convert
 
 def _parse_double(text: str) -> float:
     _check_hexadecimal(text)
-    if not re.fullmatch(
-        r"[+-]?([0-9]+\.?[0-9]*([eE][+-]?[0-9]+)?|\.[0-9]+([eE][+-]?[0-9]+)?|inf(inity)?|nan)", text, re.I
-    ):
-        raise _unparsed(text, "Did not consume whole string." if text else "Empty string")
-    number = float(text)
+    if not text:
+        raise _unparsed(text, "Empty string")
+    if text[0] in _SPACES:
+        raise _unparsed(text, "Leading whitespace")
+    found = _NUMBER.match(text)
+    if found is None:
+        raise _unparsed(text, "Did not consume any digits")
+    if found.end() < len(text):
+        raise _unparsed(text, "Did not consume whole string.")
+    number = _double(text)
     if math.isinf(number) and "inf" not in text.lower():
         raise _unparsed(text, "Out of range")
     return number
+
+
+def _double(text: str) -> float:
+    try:
+        return float.fromhex(text) if "x" in text.lower() else float(text)
+    except OverflowError:
+        return math.inf
 
 
 def _parse_decimal(text: str) -> Decimal128:
@@ -129,7 +156,7 @@ def _parse_decimal(text: str) -> Decimal128:
             raise InvalidOperation
         number = Decimal(text)
     except InvalidOperation:
-        raise _unparsed(text, "Failed to parse string to decimal") from None
+        raise _unparsed(text, "Failed to parse string to decimal" if text else "Empty string") from None
     if number.is_finite() and CONTEXT.create_decimal(number).is_infinite():
         raise _unparsed(text, "Conversion from string to decimal would overflow")
     return wrap(number)
@@ -141,7 +168,7 @@ def _parse_object_id(text: str) -> ObjectId:
             raise InvalidId
         return ObjectId(text)
     except InvalidId:
-        why = "Invalid character found in hex string"
+        why = f"Invalid character found in hex string: {re.sub('[0-9a-fA-F]', '', text)[:1]}"
         if len(text) != 24:
             why = f"Invalid string length for parsing to OID, expected 24 but found {len(text)}"
         message = f"Failed to parse objectId '{text}' in $convert with no onError value: {why}"

@@ -20,7 +20,7 @@ _ISO: Final = re.compile(
     r"(?:[Tt ](?P<hour>[01]\d|2[0-4]):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d)(?:\.(?P<fraction>\d{1,9}))?)?)?"
     r"(?P<zone>[Zz]|[+-]\d\d(?::?\d\d)?)?\Z"
 )
-_SECONDS: Final = re.compile(r"@(-?\d{1,15})\Z")
+_SECONDS: Final = re.compile(r"@(-?)(\d{1,15})(?:\.(\d{1,6}))?\Z")
 
 _FIELD_PATTERNS: Final = {
     "%": "%", "B": r"(?P<B>[A-Za-z]+)", "G": r"(?P<G>\d{1,4})", "H": r"(?P<H>\d{1,2})", "L": r"(?P<L>\d{1,3})",
@@ -45,7 +45,8 @@ def parse_date(text: str, zone: Zone = UTC) -> int:
         return _instant(text, days_of(year, month, day) * DAY_MS + time_of(groups), match["zone"], zone)
     seconds = _SECONDS.match(text.strip())
     if seconds is not None:
-        return int(seconds.group(1)) * 1000
+        sign, whole, fraction = seconds.groups(default="")
+        return int(f"{sign}{whole}{(fraction + '000')[:3]}")
     try:
         parts = read_pieces(text)
         local = parts.local_ms()

@@ -29,7 +29,7 @@ _WEEKDAYS: Final = {
 }  # fmt: skip
 _ABBREVIATIONS: Final = {
     "utc": 0, "gmt": 0, "wet": 0, "west": 60, "bst": 60, "cet": 60, "cest": 120, "eet": 120, "eest": 180, "sast": 120,
-    "msk": 180, "msd": 240, "est": -300, "edt": -240, "cst": -360, "cdt": -300, "mst": -420, "mdt": -360,
+    "ist": 120, "msk": 180, "msd": 240, "est": -300, "edt": -240, "cst": -360, "cdt": -300, "mst": -420, "mdt": -360,
     "pst": -480, "pdt": -420, "akst": -540, "akdt": -480, "hst": -600, "jst": 540, "awst": 480, "acst": 570,
     "acdt": 630, "aest": 600, "aedt": 660, "nzst": 720, "nzdt": 780,
 } | {letter: hours * 60 for hours, letter in enumerate("abcdefghiklm", 1)} | {
@@ -47,10 +47,10 @@ _DAY: Final = r"(?P<day>[0-2]?\d|3[01])(?:st|nd|rd|th)?"
 _MONTH_NUMBER: Final = r"(?P<month>0?\d|1[0-2])"
 _LEADING_ZEROS: Final = r"(?P<month>0\d|1[0-2])", r"(?P<day>[0-2]\d|3[01])"
 _CLOCK: Final = (
-    r"[tT]?(?P<hour>[01]?\d|2[0-4])[:.](?P<minute>[0-5]?\d)(?:[:.](?P<second>[0-5]?\d|60)(?:[.,:](?P<fraction>\d+))?)?"
+    r"[tT]?(?P<hour>[01]?\d|2[0-4])[:.](?P<minute>[0-5]?\d)(?:[:.](?P<second>[0-5]?\d)(?:[.,:](?P<fraction>\d+))?)?"
 )
 _CLOCK_12: Final = (
-    r"(?P<hour>0?[1-9]|1[0-2])(?:[:.](?P<minute>[0-5]\d)(?:[:.](?P<second>[0-5]\d|60))?)?"
+    r"(?P<hour>0?[1-9]|1[0-2])(?:[:.](?P<minute>[0-5]\d)(?:[:.](?P<second>[0-5]\d))?)?"
     r"[ \t]*(?P<meridian>[aApP])\.?[mM]\.?(?![A-Za-z])"
 )
 _MONTH_DAY: Final = rf"{_MONTH}[ .\t-]*{_DAY}[,.\t ]*"
@@ -59,7 +59,7 @@ _FORMS: Final = tuple(
     for form in (
         rf"{_CLOCK}(?!\d)", _CLOCK_12,
         r"[tT](?P<hour>[01]?\d|2[0-4])(?!\d)",
-        r"[tT]?(?P<hour>[01]\d|2[0-4])(?P<minute>[0-5]\d)(?P<second>[0-5]\d|60)?(?!\d)",
+        r"[tT]?(?P<hour>[01]\d|2[0-4])(?P<minute>[0-5]\d)(?P<second>[0-5]\d)?(?!\d)",
         rf"{_YEAR4}-{_LEADING_ZEROS[0]}-{_LEADING_ZEROS[1]}(?!\d)",
         rf"{_YEAR4}{_LEADING_ZEROS[0]}{_LEADING_ZEROS[1]}(?!\d)",
         rf"{_YEAR4}/{_LEADING_ZEROS[0]}/{_LEADING_ZEROS[1]}/?(?!\d)",

@@ -82,6 +82,9 @@ def _part(name: str, read: Callable[[LocalDateTime], int], *, long: bool = False
 
     def parse(argument: Any, context: ParseContext) -> Expression:
         if type(argument) is dict and not next(iter(argument), "").startswith("$"):
+            for key in argument:
+                if key not in named.names:
+                    raise CommandError(40535, f'unrecognized option to {name}: "{key}"')
             return named.parse(argument, context)
         if type(argument) is list:
             if len(argument) != 1:

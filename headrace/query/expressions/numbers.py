@@ -15,6 +15,7 @@ from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
 from headrace.values.bson import MISSING, type_name
+from headrace.values.bson.to_string import to_string
 
 INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
@@ -126,6 +127,18 @@ def int64_of(value: Any) -> int | None:
     """A number of any type as an int if it is integral and fits 64 bits, otherwise None."""
     number = integral(value)
     return number if number is not None and fits_long(number) else None
+
+
+def no_long(name: str, value: Any) -> str:
+    """Say why the value of a field is no 64-bit integer, as the server does where it converts no other numbers."""
+    found = f"{name}: {to_string(value)}"
+    if type(value) not in NUMBERS:
+        return f"Expected a number in: {found}"
+    if type(value) is float and math.isnan(value):
+        return f"Expected an integer, but found NaN in: {found}"
+    if type(value) is float and abs(value) <= INT64_MAX:
+        return f"Expected an integer: {found}"
+    return f"Cannot represent as a 64-bit integer: {found}"
 
 
 def nearest_int(value: Any) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from headrace.errors import CommandError
 from headrace.query.expressions.expression import Call, Env, Evaluate, Expression, Operator, ParseContext
@@ -89,15 +89,30 @@ class NamedArguments:
         return read_named(self.operator.name, argument, self.names, self.required, self.not_object, self.unknown)
 
 
+_ONLY_OBJECTS: Final = frozenset({"$dateFromParts", "$dateToParts", "$dateToString"})
+_DATES: Final = (
+    "$dateAdd", "$dateDiff", "$dateFromParts", "$dateFromString", "$dateSubtract", "$dateToParts", "$dateToString",
+    "$dateTrunc",
+)  # fmt: skip
+_UNKNOWN_ARGUMENTS: Final = {
+    **dict.fromkeys(("$cond", "$filter", "$let", "$map"), "Unrecognized parameter to {}"),
+    **dict.fromkeys(_DATES, "Unrecognized argument to {}"),
+}
+_EXPECTED_ARGUMENTS: Final = ". Expected arguments are startDate, unit, amount, and optionally timezone."
+
+
 def read_named(
     name: str, argument: Any, names: Iterable[str], required: Mapping[str, int], not_object: int, unknown: int
 ) -> dict[str, Any]:  # fmt: skip
     """The named arguments of an operator, checked: see `NamedArguments`."""
     if type(argument) is not dict:
-        raise CommandError(not_object, f"{name} only supports an object as an argument, found: {type_name(argument)}")
+        found = "its argument" if name in _ONLY_OBJECTS else f"an argument, found: {type_name(argument)}"
+        raise CommandError(not_object, f"{name} only supports an object as {found}")
     for key in argument:
         if key not in names:
-            raise CommandError(unknown, f"Unrecognized parameter to {name}: {key}")
+            complaint = _UNKNOWN_ARGUMENTS.get(name, "{} found an unknown argument")
+            more = _EXPECTED_ARGUMENTS if name in ("$dateAdd", "$dateSubtract") else ""
+            raise CommandError(unknown, f"{complaint.format(name)}: {key}{more}")
     for key, code in required.items():
         if key not in argument:
             raise CommandError(code, f"Missing '{key}' parameter to {name}")
@@ -158,10 +173,10 @@ def of_type(
 
 def combining(
     name: str, kinds: Iterable[type], code: int, message: str, function: Callable[..., Any], *,
-    commutative: bool = False, collated: bool = False,
+    commutative: bool = False, collated: bool = False, names_type: bool = True,
 ) -> OperatorParser:  # fmt: skip
     """A parser of an associative operator: a function of the list of all values, null if one is null. Raises `code` for
-    values of other types; the message ends with the type."""
+    values of other types; the message ends with the type if `names_type`."""
     allowed = frozenset(kinds)
 
     def make(*operands: Evaluate, **options: Any) -> Evaluate:
@@ -172,7 +187,7 @@ def combining(
                 if type(value) not in allowed:
                     if is_nullish(value):
                         return None
-                    raise CommandError(code, message + type_name(value))
+                    raise CommandError(code, message + type_name(value) if names_type else message)
                 values.append(value)
             return function(values, **options)
 

@@ -19,8 +19,8 @@ from headrace.query.expressions.numbers import (
     coerced_to_long,
     exact_decimal,
     fits_long,
+    int32_of,
     int_or_long,
-    integral,
     is_nullish,
     wrap,
 )
@@ -36,7 +36,7 @@ def _to_integral(rounding: str) -> Callable[[Any], Any]:
             rounded = math.ceil(value) if rounding == decimal.ROUND_CEILING else math.floor(value)
             return math.copysign(float(rounded), value)
         if type(value) is Decimal128:
-            return wrap(value.to_decimal().to_integral_value(rounding, CONTEXT))
+            return wrap(value.to_decimal().quantize(Decimal(1), rounding, CONTEXT))  # NaN beyond 34 digits
         return value
 
     return apply
@@ -57,7 +57,7 @@ def _to_digits(name: str, rounding: str) -> Callable[..., Any]:
 
 def _checked_digits(name: str, digits: Any) -> int:
     number = coerced_to_long(digits)
-    if integral(digits) is None:
+    if int32_of(digits) is None:
         raise CommandError(51082, f"precision argument to  {name} must be a integral value")
     if not -20 <= number <= 100:
         message = f"cannot apply {name} with precision value {number} value must be in [-20, 100]"
@@ -82,8 +82,11 @@ def _rounded(name: str, value: Any, digits: int, rounding: str) -> Any:
 
 
 def _quantized(number: Decimal, digits: int, rounding: str) -> Decimal:
-    """`number` with `digits` digits after the point; NaN if that takes more than 34 digits."""
-    return number.quantize(Decimal((0, (1,), -digits)), rounding, CONTEXT)
+    """`number` with `digits` digits after the point, or with as many as 34 digits allow."""
+    rounded = number.quantize(Decimal((0, (1,), -digits)), rounding, CONTEXT)
+    if not rounded.is_nan():
+        return rounded
+    return number.quantize(Decimal((0, (1,), number.adjusted() - CONTEXT.prec + 1)), rounding, CONTEXT)
 
 
 def _single(name: str, rounding: str) -> OperatorParser:

@@ -20,6 +20,8 @@ from headrace.values.bson import type_name
 _WIDE: Final = decimal.Context(prec=60, Emax=999_999, Emin=-999_999, traps=[])
 _PI: Final = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534")
 _TINY: Final = Decimal("1E-55")
+_DEGREE: Final = Decimal("0.01745329251994329576923690768488613")
+_RADIAN: Final = Decimal("57.29577951308232087679815481410517")
 
 
 def _series(term: Decimal, step: Callable[[int, Decimal], Decimal]) -> Decimal:
@@ -148,10 +150,10 @@ OPERATORS: Final[dict[str, OperatorParser]] = {
     "$cos": _trigonometric("$cos", math.cos, _cosine, open_ended=True),
     "$cosh": _trigonometric("$cosh", math.cosh, lambda x: abs(x) if x.is_infinite() else (x.exp() + (-x).exp()) / 2),
     "$degreesToRadians": _trigonometric(
-        "$degreesToRadians", lambda degrees: degrees * (math.pi / 180.0), lambda degrees: degrees * _PI / 180
+        "$degreesToRadians", lambda degrees: degrees * (math.pi / 180.0), lambda degrees: degrees * _DEGREE
     ),
     "$radiansToDegrees": _trigonometric(
-        "$radiansToDegrees", lambda radians: radians * (180.0 / math.pi), lambda radians: radians * 180 / _PI
+        "$radiansToDegrees", lambda radians: radians * (180.0 / math.pi), lambda radians: radians * _RADIAN
     ),
     "$sin": _trigonometric("$sin", math.sin, _sine, open_ended=True),
     "$sinh": _trigonometric("$sinh", math.sinh, _hyperbolic_sine),

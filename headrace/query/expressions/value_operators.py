@@ -60,7 +60,9 @@ def _parse_meta(argument: Any, context: ParseContext) -> Expression:
 
 
 def _parse_rand(argument: Any, context: ParseContext) -> Expression:
-    if argument not in ({}, []):
+    if type(argument) not in (dict, list):
+        raise CommandError(10065, "invalid parameter: expected an object ($rand)")
+    if argument:
         raise CommandError(3040501, "$rand does not currently accept arguments")
     random_source = context.random_source
     return Call(Operator("$rand", lambda: lambda env: random_source(), folds=False), [])

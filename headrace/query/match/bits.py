@@ -17,7 +17,7 @@ from bson import Binary, Decimal128, Int64
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.query.expressions.numbers import int64_of
+from headrace.query.expressions.numbers import int64_of, no_long
 from headrace.values.bson.to_string import to_string
 from headrace.values.paths import ValueTest
 
@@ -95,7 +95,7 @@ def _parse_mask(name: str, argument: Any, path: str) -> _Masks:
         raise CommandError(2, f"{path} takes an Array, a number, or a BinData but received: {received}")
     number = int64_of(argument)
     if number is None:
-        raise CommandError(9, f"Expected an integer: {name}: {argument}")
+        raise CommandError(9, no_long(name, argument))
     if number < 0:
         raise CommandError(9, f"Expected a non-negative number in: {name}: {argument}")
     return _Masks(number, number)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from bson import Decimal128, Int64, Regex
 
 from headrace.errors import CommandError
-from headrace.query.expressions.numbers import int64_of, truthy
+from headrace.query.expressions.numbers import int64_of, no_long, truthy
 from headrace.query.match.bits import parse_bits
 from headrace.query.match.filter_parser import (
     FilterContext,
@@ -33,7 +33,6 @@ from headrace.query.match.match_expression import (
 )
 from headrace.query.match.type_test import has_type, parse_types
 from headrace.query.match.value_tests import exists, has_size, is_in, leaves_remainder, ordered, truncated_int64
-from headrace.values.bson.to_string import to_string
 from headrace.values.order import regex_options
 
 FieldOperatorParser = Callable[[str, str, Any, FilterContext], MatchExpression]
@@ -151,10 +150,8 @@ def _parse_exists(path: str, name: str, argument: Any, context: FilterContext) -
 
 def _parse_size(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
     size = int64_of(argument)
-    if type(argument) not in NUMBERS:
-        raise CommandError(2, f"Failed to parse $size. Expected a number in: $size: {to_string(argument)}")
     if size is None:
-        raise CommandError(2, f"Failed to parse $size. Expected an integer: $size: {argument}")
+        raise CommandError(2, "Failed to parse $size. " + no_long(name, argument))
     if size < 0:
         raise CommandError(2, f"Failed to parse $size. Expected a non-negative number in: $size: {argument}")
     return LeafMatchExpression(MatchType.SIZE, path, has_size(size), enter_last=False)

@@ -88,10 +88,10 @@ def _picked(level: dict[str, Any], path: tuple[str, ...], index: str | None) -> 
     if type(value) is not list:
         return level
     if index is None:
-        raise CommandError(51246, "Executor error during find command :: caused by :: positional operator '.$' "
+        raise CommandError(51246, "positional operator '.$' "
                                   "couldn't find a matching element in the array")  # fmt: skip
     if int(index) >= len(value):
-        raise CommandError(51247, "Executor error during find command :: caused by :: positional operator '.$' "
+        raise CommandError(51247, "positional operator '.$' "
                                   "element mismatch")  # fmt: skip
     return {**level, path[0]: [value[int(index)]]}
 

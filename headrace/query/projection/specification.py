@@ -134,6 +134,7 @@ class _SpecificationReader:
         self.positional: tuple[str, ...] | None = None
         self.has_element_match = False
         self.has_meta = False
+        self.element = ""  # the name of the field in its own object, for messages
 
     def finished(self) -> ProjectionSpec:
         mode = self.mode
@@ -149,6 +150,10 @@ class _SpecificationReader:
 
     def read(self, path: str, value: Any) -> None:
         """Add one field; nested objects are read field by field."""
+        self.element = path
+        self._read(path, value)
+
+    def _read(self, path: str, value: Any) -> None:
         if path.endswith(".$") and (self.is_find or len(path) > 2):
             self._read_positional(path, value)
         elif self.is_find and ".$." in path:
@@ -167,8 +172,8 @@ class _SpecificationReader:
             wanted = ProjectionType.INCLUSION if included else ProjectionType.EXCLUSION
             if self.mode not in (None, wanted):
                 if included:
-                    raise CommandError(31253, f"Cannot do inclusion on field {path} in exclusion projection")
-                raise CommandError(31254, f"Cannot do exclusion on field {path} in inclusion projection")
+                    raise CommandError(31253, f"Cannot do inclusion on field {self.element} in exclusion projection")
+                raise CommandError(31254, f"Cannot do exclusion on field {self.element} in inclusion projection")
             self.mode = wanted
         self._add(checked_path(path), IncludedField() if included else ExcludedField())
 
@@ -194,9 +199,7 @@ class _SpecificationReader:
     def _read_object(self, path: str, value: dict[str, Any]) -> None:
         first = next(iter(value), None)
         if first is None:
-            raise CommandError(
-                51270, f"An empty sub-projection is not a valid value. Found empty object at path {path}"
-            )
+            raise CommandError(51270, f"Invalid empty sub-projection: {self.element}")
         if not first.startswith("$"):
             checked_path(path)
             for name, inner in value.items():
@@ -204,7 +207,8 @@ class _SpecificationReader:
                     raise CommandError(31325, f"Bad projection specification: {path}.{name}")
                 if name.endswith(".$"):
                     raise CommandError(31271, "positional projection cannot be used in a sub-projection")
-                self.read(f"{path}.{name}", inner)
+                self.element = name
+                self._read(f"{path}.{name}", inner)
         elif len(value) == 1 and self.is_find and first == "$slice":
             self._read_slice(path, value)
         elif len(value) == 1 and self.is_find and first == "$elemMatch":
@@ -262,9 +266,10 @@ class _SpecificationReader:
         from headrace.query.expressions.operator_table import OPERATORS, UNSUPPORTED
 
         if self.mode is ProjectionType.EXCLUSION and type(value) is not dict:
-            raise CommandError(31310, f"Cannot use an expression {path}: {to_string(value)} in an exclusion projection")
+            found = f"{self.element}: {to_string(value)}"
+            raise CommandError(31310, f"Cannot use an expression {found} in an exclusion projection")
         if self.mode is ProjectionType.EXCLUSION:
-            raise CommandError(31252, f"Cannot use an expression {path}: ... in an exclusion projection")
+            raise CommandError(31252, "Cannot use expression other than $meta in exclusion projection")
         self.mode = ProjectionType.INCLUSION
         field_path = checked_path(path)
         name = next(iter(value)) if type(value) is dict and len(value) == 1 else None

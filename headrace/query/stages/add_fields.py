@@ -14,10 +14,8 @@ from typing import Any
 from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import check_length, checked_path
 from headrace.query.projection.executor import FieldTree, with_fields
-from headrace.query.stages.stage import Document, DocumentFunction, DocumentStage, PipelineContext, Stage
+from headrace.query.stages.stage import Document, DocumentFunction, DocumentStage, PipelineContext, Stage, invalid
 from headrace.values.bson import type_name
-
-_PREFIX = "Invalid {} :: caused by :: "
 
 
 def parse_add_fields(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
@@ -27,7 +25,7 @@ def parse_add_fields(name: str, spec: Any, context: PipelineContext) -> tuple[St
     try:
         return (DocumentStage(name, spec, _parse_fields(spec, context)),)
     except CommandError as error:
-        raise error.behind(_PREFIX.format(name)) from None
+        raise invalid(name, error) from None
 
 
 def _parse_fields(spec: Document, context: PipelineContext) -> DocumentFunction:

@@ -148,7 +148,7 @@ def parse_bucket_auto(name: str, spec: Any, context: PipelineContext) -> tuple[S
         raise CommandError(40240, f"The argument to $bucketAuto must be an object, but found type: {type_name(spec)}.")
     for option in spec:
         if option not in _OPTIONS:
-            raise CommandError(40245, f"Unrecognized option to $bucketAuto: {option}.")
+            raise CommandError(40245, f"Unrecognized option to $bucketAuto: {option}")
     if "groupBy" in spec:
         require_group_by(name, spec["groupBy"], 40239)
     count = _bucket_count(spec["buckets"]) if "buckets" in spec else 0

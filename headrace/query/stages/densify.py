@@ -22,7 +22,7 @@ from headrace.query.expressions.date_arithmetic import UNITS, shifted
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.expressions.numbers import integral, is_nan, to_long
 from headrace.query.operation_memory import StageMemory, size_of
-from headrace.query.options import ANY, NUMBER, check_options, check_type
+from headrace.query.options import ANY, NUMBER, check_object, check_options, check_type
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import nested, with_nested
 from headrace.values.bson import MISSING, type_name
@@ -129,11 +129,9 @@ class Densify(Stage):
 
     def _check(self, value: Any) -> None:
         if self.unit is None and type(value) not in _NUMBERS:
-            raise CommandError(
-                5733201, f"PlanExecutor error: Densify field type must be numeric, not {type_name(value)}"
-            )
+            raise CommandError(5733201, f"Densify field type must be numeric, not {type_name(value)}")
         if self.unit is not None and type(value) is not DatetimeMS:
-            raise CommandError(6053600, f"PlanExecutor error: Densify field type must be date, not {type_name(value)}")
+            raise CommandError(6053600, f"Densify field type must be date, not {type_name(value)}")
 
 
 def _decimal(value: Any) -> Any:
@@ -145,7 +143,8 @@ def _decimal(value: Any) -> Any:
 def parse_densify(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$densify: {field, partitionByFields, range: {step, unit, bounds}}}`."""
     types = {"field": "string", "partitionByFields": "array", "range": "object"}
-    check_options(name, spec, types, ["field", "range"], not_object=5733700)
+    check_object(spec, 9, "The $densify stage specification must be an object, found")
+    check_options(name, spec, types, ["field", "range"])
     extent, fields = spec["range"], spec.get("partitionByFields", [])
     check_options(f"{name}.range", extent, {"bounds": ANY, "step": NUMBER, "unit": "string?"}, ["bounds", "step"])
     for item in fields:

@@ -36,6 +36,8 @@ class DocumentsStage(Stage):
 
 def parse_documents(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$documents: expression}`. It is allowed only if no collection is read."""
+    if spec == {}:
+        raise CommandError(51270, "Invalid empty sub-projection: _tempDocumentsField")
     if context.collection is not None:
         raise CommandError(73, "$documents can only be run with {aggregate: 1}")
     return (DocumentsStage(name, spec, parse_expression(spec, context.parse_context()), context),)

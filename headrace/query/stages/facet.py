@@ -12,6 +12,7 @@ from headrace.query.operation_memory import size_of
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.tape import Tape
 from headrace.values.bson import type_name
+from headrace.values.bson.to_string import to_string
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class Facet(Stage):
 def parse_facet(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$facet: {field: [stage, ...], ...}}`."""
     if type(spec) is not dict or not spec:
-        raise CommandError(40169, "the $facet specification must be a non-empty object")
+        found = f"{name}: {to_string(spec)}"
+        raise CommandError(40169, f"the $facet specification must be a non-empty object, but found: {found}")
     pipelines = []
     for field, value in spec.items():
         check_field_name(field)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.options import ANY, check_options, check_type
+from headrace.query.options import ANY, check_object, check_options, check_type
 from headrace.query.stages.add_fields import parse_add_fields
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.window import parse_set_window_fields
@@ -34,6 +34,7 @@ def parse_fill(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, .
 
 
 def _check_options(spec: Any) -> None:
+    check_object(spec, 9, "The $fill stage specification must be an object, found")
     check_options("$fill", spec, _TYPES, ["output"])
     if type(spec.get("partitionBy", "")) not in (dict, str):
         check_type("$fill.partitionBy", spec["partitionBy"], "object")

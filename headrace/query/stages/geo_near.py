@@ -97,6 +97,8 @@ def _number(value: Any) -> float:
 
 def parse_geo_near(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$geoNear: {near, distanceField, ...}}`. Raises 14, 2, 16606, 16607, 5860400 and more."""
+    if type(spec) is list:
+        spec = {str(index): value for index, value in enumerate(spec)}
     if type(spec) is not dict:
         raise CommandError(10065, f"invalid parameter: expected an object ({name})")
     for gone, error in _GONE.items():

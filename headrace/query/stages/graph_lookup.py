@@ -16,10 +16,12 @@ from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.expressions.numbers import NUMBERS, int64_of, to_long
 from headrace.query.operation_memory import size_of
+from headrace.query.options import check_object
 from headrace.query.stages.joins import EqualityJoin, check_joined, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import with_nested
 from headrace.values.bson import MISSING, type_name
+from headrace.values.bson.to_string import to_string
 from headrace.values.order import hash_key
 
 if TYPE_CHECKING:
@@ -78,10 +80,9 @@ class GraphLookup(Stage):
 
 def parse_graph_lookup(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$graphLookup: {from, startWith, connectFromField, connectToField, as, ...}}`."""
-    if type(spec) is not dict:
-        raise CommandError(9, "the $graphLookup stage specification must be an object")
+    check_object(spec, 9, "the $graphLookup stage specification must be an object, but found")
     if type(spec.get("from")) is not str:
-        raise CommandError(9, "$graphLookup requires 'from', a string")
+        raise CommandError(9, f"missing 'from' option to $graphLookup stage specification: {to_string(spec)}")
     for option, value in spec.items():
         _check_option(option, value)
     if any(option not in spec for option in _REQUIRED):

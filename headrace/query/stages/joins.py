@@ -27,6 +27,8 @@ def check_joined(name: str, database: str, collection: str) -> None:
         raise CommandError(73, "namespaces cannot have embedded null characters")
     if collection.startswith("."):
         raise CommandError(73, f"Collection names cannot start with '.': {collection}")
+    if not collection and name == "$unionWith":  # MongoDB's message lacks the spaces, too
+        raise CommandError(73, f"Namespace {database}is not a valid collection name")
     if not collection or (name == "$unionWith" and collection.startswith("$cmd")):
         raise CommandError(73, f"invalid {name} namespace: {database}.{collection}")
 

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from bson import Decimal128, Int64
+from bson import Int64
 
 from headrace.errors import CommandError
-from headrace.query.expressions.numbers import is_nan
+from headrace.query.expressions.numbers import int64_of, no_long
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.values.bson.to_string import to_string
-
-_LONG_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +59,9 @@ def parse_skip(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, .
 def non_negative_int64(name: str, value: Any, code: int) -> int:
     """The argument as an integer of zero or more that fits 64 bits. Raises `code` for any other value."""
     complaint = f"invalid argument to {name} stage: "
-    if type(value) not in (int, Int64, float, Decimal128):
-        raise CommandError(code, f"{complaint}Expected a number in: {name}: {to_string(value)}")
-    number = value.to_decimal() if type(value) is Decimal128 else value
-    if is_nan(number) or not abs(number) <= _LONG_MAX:
-        raise CommandError(code, f"{complaint}Cannot represent as a 64-bit integer: {name}: {to_string(value)}")
-    if number != int(number):
-        raise CommandError(code, f"{complaint}Expected an integer: {name}: {to_string(value)}")
+    number = int64_of(value)
+    if number is None:
+        raise CommandError(code, complaint + no_long(name, value))
     if number < 0:
         raise CommandError(code, f"{complaint}Expected a non-negative number in: {name}: {to_string(value)}")
     return int(number)

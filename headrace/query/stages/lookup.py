@@ -14,7 +14,7 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import check_variable_name, checked_path
 from headrace.query.operation_memory import StageMemory, size_of
-from headrace.query.options import ANY, check_options
+from headrace.query.options import ANY, check_object, check_options
 from headrace.query.stages.joins import EqualityJoin, check_joined, counted, local_values
 from headrace.query.stages.match_stage import Search
 from headrace.query.stages.server_stage import ServerStage
@@ -168,6 +168,9 @@ def with_unwinds(stages: Sequence[Stage]) -> tuple[Stage, ...]:
 
 def parse_lookup(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$lookup: {from, localField, foreignField, let, pipeline, as}}`."""
+    check_object(spec, 9, "the $lookup stage specification must be an object, but found")
+    if not spec.keys() & {"from", "pipeline"}:
+        raise _no_source()
     check_options("$lookup", spec, _TYPES)
     if type(spec.get("from", "")) not in (str, dict):
         raise CommandError(9, f"$lookup argument 'from' must be a string or an object, is {type_name(spec['from'])}")
@@ -222,7 +225,11 @@ def _source(name: str, options: Document, context: PipelineContext) -> tuple[str
     pipeline = options.get("pipeline") or [{}]
     if type(pipeline[0]) is dict and "$documents" in pipeline[0]:
         return None
-    raise CommandError(9, "must specify 'pipeline' when 'from' is empty")
+    raise _no_source()
+
+
+def _no_source() -> CommandError:
+    return CommandError(9, "must specify 'pipeline' when 'from' is empty")
 
 
 def _inner(options: Document, source: tuple[str | None, str] | None, context: PipelineContext) -> LookupPipeline:

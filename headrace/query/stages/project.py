@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.errors import CommandError
-from headrace.query.stages.stage import DocumentStage, PipelineContext, Stage
+from headrace.query.stages.stage import DocumentStage, PipelineContext, Stage, invalid
 from headrace.values.bson import type_name
 
 
@@ -17,7 +17,10 @@ def parse_project(name: str, spec: Any, context: PipelineContext) -> tuple[Stage
         raise CommandError(
             51272, "Invalid $project :: caused by :: projection specification must have at least one field"
         )
-    return (DocumentStage(name, spec, context.projection(spec)),)
+    try:
+        return (DocumentStage(name, spec, context.projection(spec)),)
+    except CommandError as error:
+        raise invalid(name, error) from None
 
 
 def parse_unset(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:

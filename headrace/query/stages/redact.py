@@ -12,6 +12,7 @@ from typing import Any, Final
 from headrace.errors import CommandError
 from headrace.query.expressions import Env, parse_expression, with_more
 from headrace.query.expressions.expression import Evaluate
+from headrace.query.expressions.value_text import as_text
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
 from headrace.values.bson import MISSING
 
@@ -49,7 +50,7 @@ class Redactor:
             raise CommandError(
                 17053,
                 "$redact's expression should not return anything aside from the variables $$KEEP, $$DESCEND, and "
-                "$$PRUNE, but returned something else",
+                f"$$PRUNE, but returned {as_text(decision)}",
             )
         return {k: redacted for k, v in level.items() if (redacted := self._below(v, root)) is not MISSING}
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.errors import CommandError
-from headrace.query.options import ANY, check_options
+from headrace.query.options import ANY, check_object, check_options
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
 from headrace.values.bson import type_name
 
 
 def parse_replace_root(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$replaceRoot: {newRoot: expression}}`."""
-    check_options(name, spec, {"newRoot": ANY}, ["newRoot"], not_object=40229)
+    check_object(spec, 40229, "expected an object as specification for $replaceRoot stage, got")
+    check_options(name, spec, {"newRoot": ANY}, ["newRoot"])
     return (_stage(name, spec, spec["newRoot"], context),)
 
 

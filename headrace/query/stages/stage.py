@@ -16,7 +16,7 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expansion import CONTAINERS, check
 from headrace.query.expressions import Env, ParseContext, less_bound, parse_expression
-from headrace.query.expressions.expression import Evaluate
+from headrace.query.expressions.expression import FOLDING_PREFIX, Evaluate
 from headrace.query.operation_memory import UNBOUNDED, OperationMemory
 from headrace.time_limit import limited
 from headrace.turns import paced, tick
@@ -173,6 +173,13 @@ class Stage:
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
         """The documents that leave the stage. It reads lazily if its meaning allows."""
         raise NotImplementedError
+
+
+def invalid(name: str, error: CommandError) -> CommandError:
+    """Return the error of a stage's specification: named after the stage, unless a constant failed."""
+    if error.message.startswith(FOLDING_PREFIX):
+        return error
+    return error.behind(f"Invalid {name} :: caused by :: ")
 
 
 @dataclass(frozen=True, slots=True)

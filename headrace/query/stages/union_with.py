@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import CommandError
-from headrace.query.options import check_options
+from headrace.query.options import check_object, check_options
 from headrace.query.stages.joins import check_joined
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 
@@ -35,6 +35,7 @@ class UnionWith(Stage):
 def parse_union_with(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$unionWith: collection}` or `{$unionWith: {coll, pipeline}}`."""
     options = {"coll": spec} if type(spec) is str else spec
+    check_object(options, 9, "the $unionWith stage specification must be an object or string, but found")
     check_options("$unionWith", options, {"coll": "string", "pipeline": "array"})
     collection, pipeline = options.get("coll"), options.get("pipeline", [])
     if collection is not None:

@@ -16,7 +16,7 @@ from headrace.query.expressions import Env, parse_expression
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.external_sort import Sorter
 from headrace.query.operation_memory import StageMemory
-from headrace.query.options import ANY, check_options
+from headrace.query.options import ANY, check_object, check_options
 from headrace.query.projection.executor import FieldTree, with_fields
 from headrace.query.sort import SortKey, parse_sort
 from headrace.query.stages.add_fields import put_field
@@ -104,6 +104,7 @@ def _columns(outputs: FieldTree, partition: Partition) -> FieldTree:
 
 def parse_set_window_fields(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$setWindowFields: {partitionBy, sortBy, output}}`."""
+    check_object(spec, 9, "the $setWindowFields stage specification must be an object, found")
     check_options("$setWindowFields", spec, _TYPES, ["output"])
     order = _order(spec.get("sortBy"), context)
     outputs: FieldTree = {}

@@ -137,7 +137,7 @@ def check_database_name(database: str) -> bool:
 def parse_merge(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$merge: collection}` or `{$merge: {into, on, let, whenMatched, whenNotMatched}}`."""
     if type(spec) not in (str, dict):
-        raise CommandError(51182, f"$merge only supports a string or object argument, not {type_name(spec)}")
+        raise CommandError(14, f"$merge requires a string or object argument, but found {type_name(spec)}")
     if spec == "":
         raise CommandError(73, f"Invalid $merge target namespace: '{context.database}.'")
     options = spec if type(spec) is dict else {"into": spec}

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from bson import Decimal128, Regex
+from bson import Regex
 
 from headrace.errors import CommandError
-from headrace.query.expressions.numbers import int64_of
+from headrace.query.expressions.numbers import int64_of, no_long
 from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldRef, UpdateLeafNode, depth
-from headrace.query.update.message_text import element_text
 from headrace.values.bson import MISSING, type_name
 from headrace.values.bson.to_string import to_string
 from headrace.values.order import equal, hash_key
@@ -121,8 +120,7 @@ def parse_pop(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
     """The leaf of {$pop: {field: 1 | -1}}. Raises 9 for any other argument."""
     number = int64_of(argument)
     if number is None:
-        wanted = "an integer" if type(argument) in (float, Decimal128) else "a number in"
-        raise CommandError(9, f"Expected {wanted}: {element_text(field, argument)}")
+        raise CommandError(9, no_long(field, argument))
     if number not in (1, -1):
         raise CommandError(9, f"$pop expects 1 or -1, found: {number}")
     return PopNode(number == -1)

@@ -94,10 +94,8 @@ def _clause(argument: dict[str, Any], name: str) -> int | None:
         return None
     number = int64_of(argument[name])
     if number is None:
-        raise CommandError(
-            2,
-            f"The value for {name} must be an integer value but was given type: {type_name(argument[name])}",
-        )
+        found = ", not of type: " if name == "$position" else " but was given type: "
+        raise CommandError(2, f"The value for {name} must be an integer value{found}{type_name(argument[name])}")
     return number
 
 
