@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, ClassVar, Final, Generic, TypeVar, overload
 
 from bson import Binary
 
@@ -46,6 +46,8 @@ class FieldType:
     convert: Callable[[Any], Any] | None = None
     native: type | None = None
     """Values of this Python type need no conversion."""
+    takes_null: ClassVar[bool] = True
+    """Whether null is the same as no value."""
 
     @property
     def types(self) -> frozenset[type]:
@@ -56,6 +58,27 @@ class FieldType:
         """Return the error for a value of any other type."""
         expected = f"type '{self.names[0]}'" if len(self.names) == 1 else f"types '[{', '.join(self.names)}]'"
         return CommandError(14, f"BSON field '{path}' is the wrong type '{type_name(value)}', expected {expected}")
+
+
+class _OptionalBool(FieldType):
+    """A boolean that is no number and not null, as the flags of a find are."""
+
+    takes_null = False
+
+    def error(self, path: str, value: Any) -> CommandError:
+        """Return the error for a value of any other type."""
+        name = path.rpartition(".")[2]
+        return CommandError(14, f"Field '{name}' should be a boolean value, but found: {type_name(value)}")
+
+
+class _OwnedObject(FieldType):
+    """An object that is not null. The words of the message run together in MongoDB, too."""
+
+    takes_null = False
+
+    def error(self, path: str, value: Any) -> CommandError:
+        """Return the error for a value of any other type."""
+        return CommandError(14, f"Expected field {path.rpartition('.')[2]}to be of type object")
 
 
 _ANY: Final = (
@@ -73,6 +96,8 @@ TYPES: Final = {
     "number": FieldType(("long", "int", "decimal", "double"), to_long, int),  # safeInt64: cut to 64 bits; a NaN is 0
     "object": FieldType(("object",)),
     "objectId": FieldType(("objectId",)),
+    "optionalBool": _OptionalBool(("bool",)),
+    "ownedObject": _OwnedObject(("object",)),
     "strictBool": FieldType(("bool",)),
     "string": FieldType(("string",)),
     "timestamp": FieldType(("timestamp",)),
@@ -131,14 +156,14 @@ class Field(Generic[T]):
     @property
     def accepted(self) -> frozenset[type]:
         """The Python types whose values need no further check."""
-        absent = _NULL if self.error is None else frozenset()
+        absent = _NULL if self.error is None and self.kind.takes_null else frozenset()
         if self.check is not None or self.fields is not None or self.items is not None:
             return absent
         return _joined(self._types, absent)
 
     def examine(self, path: str, value: Any) -> None:
         """Raise the error for a wrong value."""
-        if value is None and self.error is None:
+        if value is None and self.error is None and self.kind.takes_null:
             return
         if type(value) not in self._types:
             raise self.kind.error(path, value) if self.error is None else CommandError(*self.error)
@@ -217,7 +242,7 @@ class Arguments(Fields):
         named = specific.by_name.get(name) or Field(name, "any", None)
         others = [field for field in specific.by_name.values() if field is not named]
         shared = [field for field in generic.by_name.values() if field.name not in specific.by_name]
-        super().__init__(named, *others, *shared, strict=specific.strict)
+        super().__init__(named, *others, *shared, strict=specific.strict, path=specific.path)
         for alias in aliases:
             self.by_name[alias] = named
             self._accepted[alias] = named.accepted
@@ -348,7 +373,7 @@ def raw_documents(request: Request, field: str) -> list[bytes]:
                 item = value_of(kind, request.raw, low, high)
                 raise TYPES["object"].error(f"{request.name}.{field}.{index.decode()}", item)
             documents.append(request.raw[low:high])
-    if not 1 <= len(documents) <= limits.WRITE_BATCH_COUNT_MAX:
+    if not (documents or field == "nsInfo") or len(documents) > limits.WRITE_BATCH_COUNT_MAX:
         raise CommandError(
             16,
             f"Write batch sizes must be between 1 and {limits.WRITE_BATCH_COUNT_MAX}. Got {len(documents)} operations.",

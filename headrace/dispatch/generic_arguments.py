@@ -22,16 +22,17 @@ from headrace.dispatch.arguments import (
 )
 from headrace.dispatch.concerns.write_concern import WRITE_CONCERN, check_source
 from headrace.errors import CommandError
-from headrace.query.expressions.numbers import integral, to_long
+from headrace.query.expressions.numbers import INT32_MAX, int64_of, no_long
 
 
 def _check_time(path: str, value: Any) -> None:
-    name = path.rpartition(".")[2]
-    if integral(value) is None:
-        raise CommandError(9, f"{name} has non-integral value")
-    milliseconds = to_long(value)
-    if not 0 <= milliseconds <= 2**31 - 1:
-        raise CommandError(2, f"{milliseconds} value for {name} is out of range [0, 2147483647]")
+    name, milliseconds = path.rpartition(".")[2], int64_of(value)
+    if milliseconds is None:
+        raise CommandError(9, no_long(name, value))
+    if milliseconds < 0:
+        raise CommandError(2, f"BSON field '{name}' value must be >= 0, actual value '{milliseconds}'")
+    if milliseconds > INT32_MAX:
+        raise CommandError(2, f"BSON field '{name}' value must be <= {INT32_MAX}, actual value '{milliseconds}'")
 
 
 MAX_TIME_MS: Final = number("maxTimeMS", check=_check_time)

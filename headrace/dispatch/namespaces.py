@@ -213,17 +213,20 @@ _INDEX: Final = {kind: number(kind, required=True) for kind in OPERATION_KINDS}
 def operation_target(raw: bytes) -> tuple[str, int]:
     """Return the kind of a bulkWrite operation and the number of its namespace, from its first field alone.
 
-    Raise 9 for an unknown kind, 14 if the value is not a number.
+    Raise 40415 for an unknown kind, 14 if the value is not a number, 2 if it is negative.
     """
     element = first_element(raw)
     kind = "" if element is None else element[1].decode(errors="replace")
     if element is None or kind not in _INDEX:
-        raise CommandError(9, f"Unrecognized operation '{kind}' in bulkWrite.ops: it is insert, update or delete")
+        raise CommandError(40415, f"BSON field 'bulkWrite.{kind}' is an unknown field.")
     value = value_of(element[0], raw, element[2], element[3])
     if value is None:
         raise missing(f"bulkWrite.ops.{kind}")
     _INDEX[kind].examine(f"bulkWrite.ops.{kind}", value)
-    return kind, to_long(value)
+    index = to_long(value)
+    if index < 0:
+        raise CommandError(2, f"BSON field '{kind}' value must be >= 0, actual value '{index}'")
+    return kind, index
 
 
 NAMESPACE_INFO: Final = Fields(
@@ -244,5 +247,9 @@ def expected_namespaces_of(request: Request) -> list[tuple[str, bytes | None]]:
     for raw in raw_documents(request, "nsInfo"):
         info = decode(raw)
         NAMESPACE_INFO.check("bulkWrite.nsInfo", info)
+        database, _, name = info["ns"].partition(".")
+        if not database or not name:
+            shown = info["ns"] if name else info["ns"].removesuffix(".")
+            raise CommandError(73, f"Invalid namespace specified for bulkWrite: '{shown}'")
         namespaces.append((check_namespace(info["ns"]), COLLECTION_UUID.of(info)))
     return namespaces

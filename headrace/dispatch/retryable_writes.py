@@ -38,14 +38,19 @@ if TYPE_CHECKING:
 
 RETRYABLE: Final = frozenset({"bulkWrite", "delete", "findAndModify", "insert", "update"})
 RETRYABLE_NAMES: Final = RETRYABLE | {"findandmodify"}
-NETWORK_CODES: Final = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
+NETWORK_CODES: Final = frozenset({
+    6, 7, 89, 91, 134, 189, 262, 317, 358, 384, 402, 406, 407, 412, 453, 462, 9001, 10107, 11600, 11602, 13435, 13436,
+    50915,
+})  # fmt: skip
 """Temporary errors of the network or of a server that stops. A retryable write may be sent again."""
-RESUMABLE_CODES: Final = NETWORK_CODES | {133, 150, 234}
+RESUMABLE_CODES: Final = NETWORK_CODES | {133, 150, 175, 234, 401}
 """Errors after which a driver resumes its change stream."""
-TRANSIENT_CODES: Final = NETWORK_CODES | {24, 112, 150, 239, 246, 251, 267}
+TRANSIENT_CODES: Final = (NETWORK_CODES - {358}) | {24, 112, 150, 239, 246, 250, 251, 267, 272}
 """Errors after which a driver may begin its transaction again."""
 HISTORY_CODES: Final = frozenset({280, 286})
 """Errors after which no change stream can be resumed."""
+OVERLOAD_CODES: Final = frozenset({433, 449, 450, 462})
+"""Errors of a server that has too much to do."""
 
 
 def is_retryable(command: Command, request: Request) -> bool:
@@ -267,7 +272,11 @@ def interrupted_labels(request: Request) -> list[str] | None:
 
 def labels_of(engine: Engine, request: Request, error: AnsweredError) -> list[str]:
     """Return the error labels that tell a driver what it may retry: the write, the transaction or the stream."""
-    code = error.code
+    overload = ["SystemOverloadedError"] if error.code in OVERLOAD_CODES else []
+    return _retry_labels(engine, request, error.code) + overload
+
+
+def _retry_labels(engine: Engine, request: Request, code: int) -> list[str]:
     if code in HISTORY_CODES:
         return ["NonResumableChangeStreamError"]
     if code not in RESUMABLE_CODES and code not in TRANSIENT_CODES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from headrace import limits
 from headrace.cursors.document_cursor import DocumentCursor
@@ -12,6 +13,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import NO_CURSOR_TIMEOUT
 from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import owner_of, session_id
+from headrace.errors import CommandError
 from headrace.values.bson import encode
 
 
@@ -24,6 +26,13 @@ def register(context: CommandContext, request: Request, cursor: OpenCursor, batc
     return context.cursors.add(cursor, record, session_id(request), owner_of(context, request))
 
 
+_PREFIXES: Final = {
+    "aggregate": "Executor error during aggregate command on namespace: {} :: caused by :: ",
+    "find": "Executor error during find command: {} :: caused by :: ",
+}
+"""The beginnings of messages about errors that documents cause, not the command."""
+
+
 def open_cursor(
     context: CommandContext, request: Request, namespace: str, documents: Iterator[bytes], size: int | None, *,
     single_batch: bool = False, limit: int | None = None, id_first: bool = False,
@@ -33,7 +42,12 @@ def open_cursor(
     `id_first`: the cursor's id is the first field."""
     no_timeout = NO_CURSOR_TIMEOUT.of(request.body)
     cursor = DocumentCursor(namespace, documents, context, no_timeout=no_timeout, limit=limit)
-    batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
+    try:
+        batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
+    except CommandError as error:
+        if type(error) is not CommandError:
+            raise
+        raise error.behind(_PREFIXES.get(request.name, "").format(namespace)) from None
     keep = not (cursor.exhausted or single_batch)
     if keep:
         cursor.read_ahead_bytes = cursor.held_bytes(batch)

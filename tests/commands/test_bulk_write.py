@@ -83,7 +83,7 @@ def test_results_come_in_batches(client: Any) -> None:
         ([], {}, 16),
         ([insert(2, 1)], {}, 2),
         ([insert(-1, 1)], {}, 2),
-        ([{"upsert": 0}], {}, 9),
+        ([{"upsert": 0}], {}, 40415),
         ([{"insert": 0}], {}, 40414),
         ([{"insert": 0, "document": 1}], {}, 14),
         ([{"insert": 0, "document": {}, "x": 1}], {}, 40415),
@@ -152,3 +152,43 @@ def test_a_sorted_update_changes_the_first_by_its_sort(client: Any) -> None:
     bulk(client, [{"update": 0, "filter": {}, "updateMods": {"$set": {"hit": True}}, "sort": {"k": 1}}])
     client.t.a.update_one({"hit": None}, {"$set": {"hit": True}}, sort={"k": -1})
     assert [item["_id"] for item in client.t.a.find({"hit": True})] == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("ops", "info", "code", "message"),
+    [
+        (
+            [insert(0, 20)],
+            [],
+            2,
+            "BulkWrite ops entry { insert: 0, document: { _id: 20 } } has an invalid nsInfo index.",
+        ),
+        (
+            [insert(5, 20)],
+            INFO,
+            2,
+            "BulkWrite ops entry { insert: 5, document: { _id: 20 } } has an invalid nsInfo index.",
+        ),
+        ([insert(-1, 20)], INFO, 2, "BSON field 'insert' value must be >= 0, actual value '-1'"),
+        ([insert(0, 20), {"document": {}}], INFO, 40415, "BSON field 'bulkWrite.document' is an unknown field."),
+        ([insert(0, 20)], [*INFO, {"ns": "nodot"}], 73, "Invalid namespace specified for bulkWrite: 'nodot'"),
+        ([insert(0, 20)], [{"ns": ".c"}], 73, "Invalid namespace specified for bulkWrite: '.c'"),
+        ([insert(0, 20)], [{"ns": "t."}], 73, "Invalid namespace specified for bulkWrite: 't'"),
+        ([insert(0, 20), insert(1, 20)], [{"ns": "t.a"}, {"ns": "t.a$b"}], 73, "Invalid collection name: a$b"),
+    ],
+    ids=str,
+)
+def test_nothing_is_written_if_an_operation_cannot_be(
+    client: Any, ops: list[Any], info: list[Any], code: int, message: str
+) -> None:
+    with pytest.raises(OperationFailure) as refused:
+        bulk(client, ops, nsInfo=info)
+    assert refused.value.details is not None
+    assert (refused.value.code, refused.value.details["errmsg"]) == (code, message)
+    assert client.t.list_collection_names() == []
+
+
+def test_the_namespaces_are_missed_first(client: Any) -> None:
+    with pytest.raises(OperationFailure, match="is missing but a required field") as refused:
+        client.admin.command({"bulkWrite": 1})
+    assert refused.value.code == 40414

@@ -14,7 +14,7 @@ from bson.datetime_ms import DatetimeMS
 from headrace.commands.catalog import index_specification
 from headrace.commands.table import COMMANDS, TEST_COMMANDS
 from headrace.commands.writing import bulk_write, delete, update
-from headrace.dispatch.arguments import Arguments, Field, Fields
+from headrace.dispatch.arguments import Arguments, Field, Fields, FieldType
 from headrace.dispatch.command import Command
 from headrace.testing.driven import DrivenServer
 
@@ -75,8 +75,9 @@ def test_a_value_of_a_wrong_type_is_refused(server: DrivenServer, name: str) -> 
         for value, code in refusals(field):
             reply = server.run(database_of(command), {**beginning(command), field.name: value})
             assert isinstance(reply, dict) and reply.get("code") == code, (field.name, value, reply)
-            if code == 14 and field.error is None and is_wrong(field, value):
-                message = f"BSON field '{name}.{field.name}' is the wrong type '"
+            if code == 14 and field.error is None and is_wrong(field, value) and type(field.kind) is FieldType:
+                struct = "FindCommandRequest" if name == "find" else name
+                message = f"BSON field '{struct}.{field.name}' is the wrong type '"
                 assert reply["errmsg"].startswith(message) and "', expected type" in reply["errmsg"]
 
 
@@ -145,8 +146,8 @@ def test_no_field_is_declared_twice() -> None:
 
 def test_a_list_of_types_has_mongodbs_wording(server: DrivenServer) -> None:
     for body, path, types in (
-        ({"find": "c", "limit": "x"}, "find.limit", "types '[long, int, decimal, double]'"),
-        ({"find": "c", "filter": 1}, "find.filter", "type 'object'"),
+        ({"find": "c", "limit": "x"}, "FindCommandRequest.limit", "types '[long, int, decimal, double]'"),
+        ({"find": "c", "let": 1}, "FindCommandRequest.let", "type 'object'"),
         ({"findAndModify": "c", "new": "x"}, "findAndModify.new", "types '[bool, long, int, decimal, double]'"),
         ({"insert": "c", "ordered": "x"}, "insert.ordered", "type 'bool'"),
         ({"find": "c", "readConcern": {"level": 1}}, "readConcern.level", "type 'string'"),
@@ -154,3 +155,49 @@ def test_a_list_of_types_has_mongodbs_wording(server: DrivenServer) -> None:
         shown = "string" if "x" in body.values() else "int"
         reply = server.run("t", body)
         assert reply["errmsg"] == f"BSON field '{path}' is the wrong type '{shown}', expected {types}"
+
+
+@pytest.mark.parametrize("value", [None, 1, 0.0, "x"], ids=str)
+def test_a_flag_of_a_find_is_a_boolean_and_its_objects_are_not_null(server: DrivenServer, value: Any) -> None:
+    shown = {None: "null", 1: "int", 0.0: "double", "x": "string"}[value]
+    for flag in ("allowDiskUse", "allowPartialResults", "awaitData", "returnKey", "showRecordId", "singleBatch"):
+        reply = server.run("t", {"find": "c", flag: value})
+        message = f"Field '{flag}' should be a boolean value, but found: {shown}"
+        assert (reply["code"], reply["errmsg"]) == (14, message)
+    for name in ("collation", "filter", "max", "min", "projection", "sort"):
+        reply = server.run("t", {"find": "c", name: value})
+        assert (reply["code"], reply["errmsg"]) == (14, f"Expected field {name}to be of type object")
+    explained = server.run("t", {"aggregate": "c", "pipeline": [], "cursor": {}, "explain": value})
+    assert (explained["code"], explained["errmsg"]) == (14, "explain must be a boolean")
+
+
+@pytest.mark.parametrize(
+    ("limit", "code", "message"),
+    [
+        (1.5, 9, "Expected an integer: limit: 1.5"),
+        (Decimal128("1.5"), 9, "Cannot represent as a 64-bit integer: limit: 1.5"),
+        (Int64(-(2**63)), 2, "limit value for count cannot be min long"),
+        (None, 2, "limit value is not a valid number"),
+        ("x", 2, "limit value is not a valid number"),
+    ],
+    ids=str,
+)
+def test_the_limit_of_a_count_is_an_integer(server: DrivenServer, limit: Any, code: int, message: str) -> None:
+    reply = server.run("t", {"count": "c", "limit": limit})
+    assert (reply["code"], reply["errmsg"]) == (code, message)
+    assert server.must("t", {"count": "c", "limit": -2})["n"] == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "message"),
+    [
+        (1.5, 9, "Expected an integer: maxTimeMS: 1.5"),
+        (Decimal128("1.5"), 9, "Cannot represent as a 64-bit integer: maxTimeMS: 1.5"),
+        (-1, 2, "BSON field 'maxTimeMS' value must be >= 0, actual value '-1'"),
+        (2**31, 2, "BSON field 'maxTimeMS' value must be <= 2147483647, actual value '2147483648'"),
+    ],
+    ids=str,
+)
+def test_a_time_is_a_number_of_milliseconds(server: DrivenServer, value: Any, code: int, message: str) -> None:
+    reply = server.run("t", {"find": "c", "maxTimeMS": Int64(value) if value == 2**31 else value})
+    assert (reply["code"], reply["errmsg"]) == (code, message)

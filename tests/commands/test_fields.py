@@ -34,8 +34,8 @@ def server() -> Iterator[DrivenServer]:
         ({"delete": "c", "deletes": [{"q": {}, "limit": 0, "multi": True}]}, "delete.deletes.multi"),
         ({"distinct": "c", "key": "a", "filter": {}}, "distinct.filter"),
         ({"drop": "c", "nope": 1}, "drop.nope"),
-        ({"explain": {"find": "c", "nope": 1}}, "find.nope"),
-        ({"find": "c", "query": {}}, "find.query"),
+        ({"explain": {"find": "c", "nope": 1}}, "FindCommandRequest.nope"),
+        ({"find": "c", "query": {}}, "FindCommandRequest.query"),
         ({"findAndModify": "c", "remove": True, "nope": 1}, "findAndModify.nope"),
         ({"findandmodify": "c", "remove": True, "nope": 1}, "findAndModify.nope"),
         ({"getMore": Int64(1), "collection": "c", "nope": 1}, "getMore.nope"),
@@ -75,7 +75,8 @@ def test_what_drivers_add_to_every_command_is_known(server: DrivenServer) -> Non
 )  # fmt: skip
 def test_a_number_is_cut_to_one_that_fits(server: DrivenServer, limit: Any, count: int) -> None:
     assert len(server.run("t", {"find": "c", "limit": limit})["cursor"]["firstBatch"]) == count
-    assert server.run("t", {"count": "c", "limit": limit})["n"] == count
+    of_count = server.run("t", {"count": "c", "limit": limit})  # takes integers alone
+    assert of_count.get("n") == count if limit == Decimal128("2") else of_count["code"] == 9
 
 
 @pytest.mark.parametrize("size", [math.nan, math.inf, Decimal128("3")], ids=str)
@@ -95,8 +96,9 @@ def test_a_time_limit_is_an_integral_number_of_milliseconds(server: DrivenServer
 
 
 def test_flags_may_be_decimals(server: DrivenServer) -> None:
-    answer = server.run("t", {"find": "c", "batchSize": 1, "singleBatch": Decimal128("1")})
-    assert answer["cursor"]["id"] == 0
+    answer = server.run("t", {"listCollections": 1, "nameOnly": Decimal128("1")})
+    assert "options" not in answer["cursor"]["firstBatch"][0]
+    assert server.run("t", {"find": "c", "singleBatch": Decimal128("1")})["code"] == 14  # a flag of a find is strict
     assert server.run("t", {"delete": "c", "deletes": [{"q": {}, "limit": Decimal128("1")}]})["n"] == 1
 
 

@@ -114,6 +114,24 @@ def test_the_error_of_a_fail_point_has_the_labels_it_is_given_and_no_other(clien
         client.admin.command("configureFailPoint", "failCommand", mode="off")
 
 
+@pytest.mark.parametrize(
+    ("number", "labels"),
+    [
+        (134, ["RetryableWriteError"]),
+        (358, ["RetryableWriteError"]),
+        (462, ["RetryableWriteError", "SystemOverloadedError"]),
+        (433, ["SystemOverloadedError"]),
+        (112, []),
+    ],
+)
+def test_the_labels_of_an_error_of_a_retryable_write(client: Client, number: int, labels: list[str]) -> None:
+    fail(client, failCommands=["insert"], errorCode=number)
+    with client.start_session() as session, pytest.raises(pymongo.errors.OperationFailure) as caught:
+        client.t.command("insert", "c", documents=[{}], txnNumber=Int64(1), session=session)
+    assert caught.value.code == number and caught.value.details is not None
+    assert caught.value.details.get("errorLabels", []) == labels
+
+
 def test_a_fail_point_fails_after_the_commands_it_skips(client: Client) -> None:
     fail(client, mode={"skip": 2}, failCommands=["ping"], errorCode=2)
     assert [client.admin.command("ping")["ok"] for _ in range(2)] == [1, 1]

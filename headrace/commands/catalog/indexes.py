@@ -43,7 +43,7 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.indexes import index_builds
 from headrace.store.store import Store
 from headrace.timeseries.series import Series
-from headrace.values.bson import encode
+from headrace.values.bson import encode, type_name
 from headrace.values.bson.to_string import to_string
 from headrace.values.order import equal
 
@@ -52,7 +52,26 @@ BUILD_UUIDS: Final = boolean("includeBuildUUIDs")
 IGNORE_UNKNOWN: Final = boolean("ignoreUnknownIndexOptions")
 INDEXES: Final = array("indexes", "object", required=True)
 _MEMBER_COUNT_MAX: Final = 50  # MongoDB's maximum for a replica set
-INDEX: Final[Field[Any]] = Field("index", FieldType(("string", "object", "array")), None, required=True)
+
+
+class _IndexNames(FieldType):
+    """A name, a key, or a list of names, which MongoDB's message leaves out."""
+
+    def error(self, path: str, value: Any) -> CommandError:
+        """Return the error for a value of any other type."""
+        return FieldType(("string", "object")).error(path, value)
+
+
+def _check_names(path: str, value: Any) -> None:
+    for name in value if type(value) is list else ():
+        if type(name) is not str:
+            message = f"BSON field '{path}' is the wrong type '{type_name(name)}', expected types '[string]'"
+            raise CommandError(14, message)
+
+
+INDEX: Final[Field[Any]] = Field(
+    "index", _IndexNames(("string", "object", "array")), None, required=True, check=_check_names
+)
 
 
 def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:

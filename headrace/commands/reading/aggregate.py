@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.commands.requirements import pipelines
-from headrace.dispatch.arguments import Fields, array, boolean, document, without_effect
+from headrace.dispatch.arguments import Field, Fields, array, document, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
@@ -47,7 +47,7 @@ _WITHOUT_COLLECTION: Final = frozenset(
 )
 
 _CURSOR: Final = document("cursor", Fields(BATCH_SIZE), error=(14, "cursor field must be missing or an object"))
-EXPLAIN: Final = boolean("explain")
+EXPLAIN: Final = Field("explain", "strictBool", False, error=(14, "explain must be a boolean"))
 PIPELINE: Final = array(
     "pipeline", "object", required=True, error=(14, "'pipeline' option must be specified as an array"),
     items_error=(14, "Each element of the 'pipeline' array must be an object"),

@@ -24,6 +24,7 @@ from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.planner.distinct_scan import distinct_values
 from headrace.execution.sources import documents, is_virtual, resolve, stored
 from headrace.query.collation import Collation
+from headrace.query.expressions.numbers import INT64_MIN, int64_of, no_long
 from headrace.store.catalog import Collection
 from headrace.values.bson import MISSING, encode
 from headrace.values.bson.columns import Columns, batches
@@ -37,7 +38,19 @@ def _check_key(path: str, value: str) -> None:
 
 
 KEY: Final = Field("key", "string", "", required=True, check=_check_key)
-LIMIT: Final = number("limit")
+
+
+def _check_limit(path: str, value: Any) -> None:
+    limit = int64_of(value)
+    if limit is None:
+        raise CommandError(9, no_long("limit", value))
+    if limit == INT64_MIN:
+        raise CommandError(2, "limit value for count cannot be min long")
+
+
+LIMIT: Final = Field(
+    "limit", "number", None, check=_check_limit, error=(2, "limit value is not a valid number")
+)  # a negative limit is like a positive one
 QUERY: Final = document("query")
 SKIP: Final = number("skip", least=0, check=negative)
 

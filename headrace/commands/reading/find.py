@@ -16,17 +16,15 @@ from headrace.clock import monotonic
 from headrace.cursors.document_cursor import DocumentCursor
 from headrace.cursors.tailable_scan import Matching, Projected, Skipping, TailableScan
 from headrace.dispatch import reply
-from headrace.dispatch.arguments import Fields, boolean, document, number, without_effect
+from headrace.dispatch.arguments import Field, Fields, number, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
     BATCH_SIZE,
-    COLLATION,
     CONSTANTS,
     ENCRYPTION,
     HINT,
     LET,
-    NO_CURSOR_TIMEOUT,
     QUERY_SETTINGS,
     QUERY_STATS,
     SAMPLED_READ,
@@ -38,7 +36,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
 from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor, register
-from headrace.execution.command_memory import ALLOW_DISK_USE, memory_of
+from headrace.execution.command_memory import memory_of
 from headrace.execution.let import variables_of
 from headrace.execution.marked_documents import marks_metadata, shown
 from headrace.execution.near_documents import near_metadata
@@ -142,23 +140,33 @@ def negative(path: str, value: Any) -> None:
     raise CommandError(2, f"{name} value must be non-negative, but received: {to_long(value)}")
 
 
-AWAIT_DATA: Final = boolean("awaitData")
-FILTER: Final = document("filter")
+def _flag(name: str) -> Field[bool]:
+    return Field(name, "optionalBool", False)
+
+
+def _object(name: str) -> Field[dict[str, Any]]:
+    return Field(name, "ownedObject", {})
+
+
+AWAIT_DATA: Final = _flag("awaitData")
+FILTER: Final = _object("filter")
 LIMIT: Final = number("limit", least=0, check=negative)
-MAX: Final = document("max")
-MIN: Final = document("min")
-PROJECTION: Final = document("projection")
-RETURN_KEY: Final = boolean("returnKey")
-SHOW_RECORD_ID: Final = boolean("showRecordId")
-SINGLE_BATCH: Final = boolean("singleBatch")
+MAX: Final = _object("max")
+MIN: Final = _object("min")
+PROJECTION: Final = _object("projection")
+RETURN_KEY: Final = _flag("returnKey")
+SHOW_RECORD_ID: Final = _flag("showRecordId")
+SINGLE_BATCH: Final = _flag("singleBatch")
 SKIP: Final = number("skip", least=0, check=negative)
-SORT: Final = document("sort")
-TAILABLE: Final = boolean("tailable")
+SORT: Final = _object("sort")
+TAILABLE: Final = _flag("tailable")
 FIELDS: Final = Fields(
-    ALLOW_DISK_USE, AWAIT_DATA, BATCH_SIZE, COLLATION, COLLECTION_UUID, FILTER, HINT, LET, LIMIT, MAX, MIN,
-    NO_CURSOR_TIMEOUT, PROJECTION, RETURN_KEY, SHOW_RECORD_ID, SINGLE_BATCH, SKIP, SORT, TAILABLE,
+    _flag("allowDiskUse"), AWAIT_DATA, BATCH_SIZE, _object("collation"), COLLECTION_UUID, FILTER, HINT, LET, LIMIT,
+    MAX, MIN, _flag("noCursorTimeout"), PROJECTION, RETURN_KEY, SHOW_RECORD_ID, SINGLE_BATCH, SKIP, SORT, TAILABLE,
     *CONSTANTS, *ENCRYPTION, *QUERY_SETTINGS, *QUERY_STATS, *SAMPLED_READ,
-    *without_effect("bool", "allowPartialResults", "oplogReplay", "readOnce"), *without_effect("number", "term"),
+    *without_effect("optionalBool", "allowPartialResults", "readOnce"), *without_effect("bool", "oplogReplay"),
+    *without_effect("number", "term"),
+    path="FindCommandRequest",
 )  # fmt: skip
 
 
@@ -216,8 +224,8 @@ _NOT_PLAIN: Final = frozenset({
 
 def check(body: dict[str, Any]) -> None:
     """Raise 9 or 2 for fields that do not go together."""
-    if "$natural" in (body.get("sort") or {}) and body.get("hint") and not equal(body["hint"], body["sort"]):
-        raise CommandError(2, "Cannot use a $natural sort with a hint that is not the same $natural")
+    if "$natural" in (body.get("sort") or {}):
+        check_natural(body["sort"], body.get("hint"))
     if "awaitData" not in body and "tailable" not in body:
         return
     if AWAIT_DATA.of(body) and not TAILABLE.of(body):
@@ -229,6 +237,17 @@ def check(body: dict[str, Any]) -> None:
     sort = SORT.of(body)
     if sort and sort != {"$natural": 1}:
         raise CommandError(2, "cannot use tailable option with a sort other than {$natural: 1}")
+
+
+def check_natural(sort: dict[str, Any], hint: Any = None) -> None:
+    """Raise 2 for a sort by `$natural` that has another field or direction, or for another hint beside it."""
+    if len(sort) > 1 or not any(equal(sort["$natural"], direction) for direction in (1, -1)):
+        raise CommandError(2, "$natural sort cannot be set to a value other than -1 or 1.")
+    if not hint or equal(hint, sort):
+        return
+    if type(hint) is dict and "$natural" in hint:
+        raise CommandError(2, "$natural hint must be in the same direction as $natural sort order")
+    raise CommandError(2, "index hint not allowed with $natural sort order")
 
 
 Project = Callable[[dict[str, Any]], dict[str, Any]]

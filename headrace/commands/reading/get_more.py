@@ -9,7 +9,7 @@ from headrace.commands.requirements import pipelines
 from headrace.cursors.change_cursor import ChangeCursor
 from headrace.cursors.document_cursor import DocumentCursor
 from headrace.dispatch import reply
-from headrace.dispatch.arguments import Field, Fields, string, without_effect
+from headrace.dispatch.arguments import Field, Fields, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BATCH_SIZE, MAX_TIME_MS, QUERY_STATS
@@ -24,7 +24,14 @@ from headrace.values.bson import decode, find_element, iter_elements
 UNBOUNDED: Final = 1 << 30
 
 GET_MORE: Final = Field("getMore", "long", 0, required=True)
-COLLECTION: Final = string("collection", required=True)
+
+
+def _check_collection(path: str, value: str) -> None:
+    if not value:
+        raise CommandError(73, "Collection names cannot be empty")
+
+
+COLLECTION: Final = Field("collection", "string", "", required=True, check=_check_collection)
 FIELDS: Final = Fields(
     BATCH_SIZE, COLLECTION, GET_MORE, *QUERY_STATS, *without_effect("number", "term"),
     *without_effect("object", "lastKnownCommittedOpTime"),
@@ -70,6 +77,10 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
     )
 
 
+PREFIX: Final = "Executor error during getMore :: caused by :: "
+"""The beginning of messages about errors that a cursor's documents or events cause, not the getMore."""
+
+
 def _grants(context: CommandContext, request: Request) -> Any:
     """Return the grants with which the getMore was checked; `CHANGED` if they have changed since."""
     grants = request.client.grants
@@ -98,6 +109,11 @@ def _documents(context: CommandContext, cursor: DocumentCursor, count_max: int |
     try:
         reader.resume(context, deadline_ms)
         batch = cursor.next_batch(count_max)
+    except CommandError as error:
+        context.cursors.remove(cursor.id)
+        if type(error) is not CommandError:
+            raise
+        raise error.behind(PREFIX) from None
     except BaseException:
         context.cursors.remove(cursor.id)
         raise
@@ -141,8 +157,10 @@ def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) ->
         if made is None:
             batch = cursor.next_batch(context, count_max)
             made = len(batch.documents), reply.array(batch.documents), batch.token
-    except AnsweredError:
+    except AnsweredError as error:
         context.cursors.remove(cursor.id)
+        if type(error) is CommandError and not error.message.startswith(PREFIX):
+            raise error.behind(PREFIX) from None
         raise
     return answer(context.engine, request, *made)
 

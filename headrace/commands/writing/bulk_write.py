@@ -34,7 +34,13 @@ from headrace.dispatch.generic_arguments import (
     UPDATE,
     UPSERT,
 )
-from headrace.dispatch.namespaces import check_collection_uuid, expected_namespaces_of, operation_target, taking_writes
+from headrace.dispatch.namespaces import (
+    check_collection_uuid,
+    check_writable,
+    expected_namespaces_of,
+    operation_target,
+    taking_writes,
+)
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
 from headrace.errors import CommandError
@@ -42,6 +48,7 @@ from headrace.execution.batches import open_cursor
 from headrace.execution.let import variables_of
 from headrace.store.write_transaction import RetryableWrite
 from headrace.values.bson import decode, encode, find_element
+from headrace.values.bson.to_string import to_string
 
 NAMESPACE: Final = "admin.$cmd.bulkWrite"
 UNBOUNDED: Final = 1 << 30
@@ -140,9 +147,11 @@ def run(context: CommandContext, request: Request) -> bytes:
 
 
 def _operations(context: CommandContext, request: Request) -> list[BulkOperation]:
-    raw = raw_documents(request, "ops")
     namespaces = expected_namespaces_of(request)
+    raw = raw_documents(request, "ops")
     operations = [_operation(item, namespaces) for item in context.paced(raw)]
+    for operation in operations:
+        check_writable(operation.namespace)
     inserts = [at for at, operation in enumerate(operations) if operation.document]
     checked = [operations[at].document for at in inserts]
     insert.check_documents(checked, context.tick)
@@ -165,7 +174,7 @@ def _operation(raw: bytes, namespaces: list[tuple[str, bytes | None]]) -> BulkOp
         document, spec = b"", decode(raw)
     OPERATIONS[kind].check("bulkWrite.ops", spec)
     if not 0 <= index < len(namespaces):
-        raise CommandError(2, f"BulkWrite ops entry has an invalid nsInfo index: {index}")
+        raise CommandError(2, f"BulkWrite ops entry {to_string(decode(raw))} has an invalid nsInfo index.")
     namespace, uuid = namespaces[index]
     if kind == "insert":
         return BulkOperation(kind, namespace, document, uuid=uuid)

@@ -31,7 +31,15 @@ from headrace.errors import CommandError
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.time_series import bucket_hint, buckets_of
-from headrace.execution.writes.matches import MatchedDocument, Target, are_unchanged, current, matches, raw_matches
+from headrace.execution.writes.matches import (
+    MatchedDocument,
+    Target,
+    are_unchanged,
+    current,
+    matches,
+    raw_matches,
+    while_running,
+)
 from headrace.execution.writes.measurements import check_no_transaction, delete_measurements
 from headrace.query.expressions.numbers import to_long
 from headrace.store.catalog import Collection
@@ -110,14 +118,24 @@ def run_statement(
         collection, statement["q"], collation_of(collection, statement.get("collation")), let, statement.get("hint")
     )
     target = Target(context, collection)
+    try:
+        if not one and finder.near is None:
+            return _remove_all(context, target, finder)
+        return _remove_each(context, target, finder, retryable, 1 if one else None)
+    except CommandError as error:
+        raise while_running("delete", error) from None
+
+
+def _remove_each(
+    context: CommandContext, target: Target, finder: Finder, retryable: RetryableWrite | None, count_max: int | None
+) -> int:
+    """Delete the matches one by one, at most `count_max`. Return their number."""
     removed = 0
-    if not one and finder.near is None:
-        return _remove_all(context, target, finder)
-    for match in matches(context, finder, 1 if one else None):
+    for match in matches(context, finder, count_max):
         if remove(context, target, finder, match, retryable) is not None:
             context.metrics["document.deleted"] += 1
             removed += 1
-            if one:
+            if removed == count_max:
                 break
     return removed
 

@@ -32,7 +32,7 @@ from headrace.errors import CommandError
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.time_series import Buckets, bucket_hint, buckets_of
-from headrace.execution.writes.matches import Target, created, first_match, missing, scored
+from headrace.execution.writes.matches import Target, created, first_match, missing, scored, while_running
 from headrace.execution.writes.measurements import check_no_transaction, delete_measurements
 from headrace.execution.writes.updates import Applier, parsed
 from headrace.query.document_metadata import MARK, TEXT_SCORE, search_score
@@ -41,6 +41,7 @@ from headrace.query.projection import Projection, parse_projection
 from headrace.query.sort import SortKey, parse_sort
 from headrace.query.update import check_upsert_filter
 from headrace.store.catalog import Collection
+from headrace.store.write_transaction import RetryableWrite
 from headrace.values.bson import MISSING
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def _modify(
 ) -> None:  # fmt: skip
     body = request.body
     spec = QUERY.of(body)
-    upsert, new = UPSERT.of(body), NEW.of(body)
+    upsert = UPSERT.of(body)
     statement = {"q": spec, "u": body["update"], "upsert": upsert}
     statement |= {name: body[name] for name in ("arrayFilters", "collation") if name in body}
     update = parsed(statement, collection, variables)
@@ -208,7 +209,18 @@ def _modify(
         finder = Finder(collection, spec, collation_of(collection, body.get("collation")), variables)
     retryable = retryable_of(context, request)
     applier = Applier(context, Target(context, collection), statement, update, finder, body, retryable)
-    key, tried = _sort_key(body, collection), False
+    try:
+        _apply(context, body, applier, finder, _sort_key(body, collection), progress, retryable)
+    except CommandError as error:
+        raise while_running("findAndModify", error) from None
+
+
+def _apply(
+    context: CommandContext, body: dict[str, Any], applier: Applier, finder: Finder, key: SortKey | None,
+    progress: dict[str, Any], retryable: RetryableWrite | None,
+) -> None:  # fmt: skip
+    """Change the first match, or insert a document if there is none and the command says so."""
+    upsert, new, tried = UPSERT.of(body), NEW.of(body), False
     while True:
         pause_count = context.pause_count
         if (first := first_match(context, finder, key)) is not None:
@@ -219,7 +231,7 @@ def _modify(
             progress |= {"last": {"n": 1, "updatedExisting": True}, "document": shown, "sorted": changed.before}
         elif upsert:
             try:
-                made = applier.insert(spec)
+                made = applier.insert(QUERY.of(body))
             except CommandError as error:
                 if error.code != 11000 or pause_count == context.pause_count or tried:
                     raise

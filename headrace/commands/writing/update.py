@@ -42,7 +42,15 @@ from headrace.errors import CommandError
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.time_series import bucket_hint, buckets_of
-from headrace.execution.writes.matches import MatchedDocument, Target, created, first_match, matches, missing
+from headrace.execution.writes.matches import (
+    MatchedDocument,
+    Target,
+    created,
+    first_match,
+    matches,
+    missing,
+    while_running,
+)
 from headrace.execution.writes.measurements import check_no_transaction
 from headrace.execution.writes.updates import HARMLESS, Applier, Changed, parsed
 from headrace.query.document_metadata import search_score
@@ -313,6 +321,16 @@ def _run_statement(
     finder = Finder(collection, statement["q"], collation, let, statement.get("hint"))
     target = Target(context, collection)
     applier = Applier(context, target, statement, update, finder, request.body, retryable)
+    try:
+        return _applied(context, finder, applier, statement, collation)
+    except CommandError as error:
+        raise while_running("update", error) from None
+
+
+def _applied(
+    context: CommandContext, finder: Finder, applier: Applier, statement: dict[str, Any], collation: Any
+) -> Outcome:
+    """Change the matches of a statement, or insert a document if there are none and the statement says so."""
     outcome = Outcome()
     if MULTI.of(statement) and finder.near is None:
         for matched, modified in applier.change_all():
@@ -325,7 +343,7 @@ def _run_statement(
             if changed.after is not None:
                 outcome.modified += 1
                 context.metrics["document.updated"] += 1
-    if not outcome.matched and upsert:
+    if not outcome.matched and UPSERT.of(statement):
         outcome.upserted = applier.insert(statement["q"])
     return outcome
 

@@ -194,6 +194,15 @@ _BEFORE: Final = -1
 """The `pause_count` of a document that may have been read long ago: `current` reads it again."""
 
 
+def while_running(command: str, error: CommandError) -> CommandError:
+    """Return an error that a document caused, with the words that say so. A conflict of writes has no such words."""
+    return (
+        error
+        if type(error) is not CommandError or error.code == 112
+        else error.behind(f"Plan executor error during {command} :: caused by :: ")
+    )
+
+
 def first_match(context: CommandContext, finder: Finder, key: SortKey | None) -> MatchedDocument | None:
     """Return the first match, in the order of the sort if there is one; or None."""
     if key is None or finder.take_order(context.current_view, Order(key, 1)):

@@ -110,7 +110,7 @@ def test_a_command_outside_of_version_1_is_refused_before_its_fields_are_looked_
 
 
 def test_null_is_the_same_as_absent(server: DrivenServer) -> None:
-    assert server.must("t", {"find": "c", "min": None, "max": None, **STRICT})
+    assert server.must("t", {"find": "c", "let": None, "limit": None, **STRICT})
 
 
 @pytest.mark.parametrize("stage", sorted(api_version.STAGES))

@@ -33,7 +33,10 @@ _FIND_AND_MODIFY = {"findAndModify": "c", "query": {}, "update": {"$set": {"a": 
         ({"update": "c", "updates": [{"q": {}, "u": None}]}, 9),
         ({"createIndexes": "c", "indexes": [{"key": None, "name": "n"}]}, 14),
         ({"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "n", "v": None}]}, 14),
-        ({"find": "c", "filter": None, "limit": None, "sort": None}, 0),
+        ({"find": "c", "filter": None}, 14),
+        ({"find": "c", "singleBatch": None}, 14),
+        ({"find": "c", "let": None, "limit": None, "skip": None}, 0),
+        ({"count": "c", "query": None, "skip": None}, 0),
     ],
     ids=str,
 )

@@ -34,7 +34,7 @@ def test_negative_limits(at: DrivenServer, value: Any) -> None:
     for body in ({"find": "c", "limit": value}, {"find": "c", "skip": value}, {"count": "c", "skip": value}):
         assert code(at, body) == 2
     assert code(at, {"find": "c", "batchSize": value}) == 51024
-    assert code(at, {"count": "c", "limit": value}) == 0
+    assert code(at, {"count": "c", "limit": value}) == (2 if value == -(2**63) else 0)
     of_limit = 5107201 if type(value) is Decimal128 else 15958
     for stage, expected in (("$limit", of_limit), ("$skip", 5107200)):
         assert code(at, {"aggregate": "c", "pipeline": [{stage: value}], "cursor": {}}) == expected
