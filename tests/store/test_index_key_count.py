@@ -53,7 +53,7 @@ def indexed(at: DrivenServer, what: str) -> None:
 def refusal(at: DrivenServer, body: dict[str, Any]) -> tuple[int, str]:
     with pytest.raises(CommandError) as caught:
         at.must("t", body)
-    return caught.value.code, caught.value.message
+    return caught.value.code, caught.value.message.removeprefix("Plan executor error during update :: caused by :: ")
 
 
 def update(change: Any) -> dict[str, Any]:
