@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.background import notify_ready
 from headrace.cli.configuration import expanded
 from headrace.cli.main import build_parser
-from headrace.cli.readiness import notify_ready
 from headrace.cli.serve import EXIT_BAD_OPTIONS, EXIT_DIRECTORY_IN_USE, options_of
 from tests.ports import free_port
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import signal
 import sys
@@ -10,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import inf
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from headrace.keywords import nearest
@@ -236,3 +238,15 @@ class ExamplesHelp(argparse.HelpFormatter):
         if text.startswith("examples:"):
             return text
         return super()._fill_text(text, width, indent)
+
+
+def data_directory() -> Path:
+    """Return `$XDG_DATA_HOME/headrace`, by default `~/.local/share/headrace`.
+
+    On macOS return `~/Library/Application Support/headrace`.
+    """
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "headrace"
+    base = os.environ.get("XDG_DATA_HOME", "")
+    folder = Path(base) if os.path.isabs(base) else Path.home() / ".local" / "share"
+    return folder / "headrace"

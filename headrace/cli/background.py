@@ -1,4 +1,4 @@
-"""Run in the background as mongod does: the double fork, the log file, the pid file.
+"""Run in the background as mongod does: the double fork, the log file, the pid file, the notice to systemd.
 
 Rule: `--fork` returns when the server listens, or with the server's status when it has failed. Until then a pipe joins
 the two processes. The server writes its process id, then either the line that says where it listens or its status. If
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -117,3 +118,15 @@ def pid_file(path: Path | None) -> Iterator[None]:
     finally:
         if path.exists() and path.read_text() == line:
             path.unlink()
+
+
+def notify_ready() -> None:
+    """Notify systemd (`Type=notify`) that clients can connect: a datagram to the socket that NOTIFY_SOCKET names.
+
+    Without the variable, or if the socket fails, do nothing. Source: sd_notify(3)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notifying:
+        notifying.connect(f"\0{address[1:]}" if address[0] == "@" else address)
+        notifying.send(b"READY=1")

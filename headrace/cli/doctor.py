@@ -63,7 +63,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    from headrace.cli.data_directory import data_directory
+    from headrace.cli.arguments import data_directory
     from headrace.cli.terminal import Painter
 
     path = arguments.path or _existing(data_directory())

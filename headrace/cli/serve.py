@@ -18,12 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace import limits
-from headrace.cli.arguments import number_argument, port_argument, positive
-from headrace.cli.background import Announce, open_log, pid_file, run_in_background
-from headrace.cli.data_directory import data_directory
-from headrace.cli.readiness import notify_ready
-from headrace.cli.serve_backup import add_backup_flags, backup_words
-from headrace.cli.serve_console import ServedConsole, add_console_flags, console_words
+from headrace.cli.arguments import data_directory, number_argument, port_argument, positive
+from headrace.cli.background import Announce, notify_ready, open_log, pid_file, run_in_background
+from headrace.cli.serve_beside import ServedConsole, add_backup_flags, add_console_flags, backup_words, console_words
 from headrace.cli.tls_flags import BadOptions, add_tls_flags, tls_options_of, without_passwords
 from headrace.dispatch.options import MECHANISMS, AuditOptions, ServerOptions
 from headrace.errors import reason_of

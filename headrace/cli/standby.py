@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.arguments import Failed, add_command, is_uri, terminated_by_signals
+from headrace.cli.background import notify_ready
 from headrace.cli.backup import add_key, backup_archive, failures, remote_source, say, wait, without_user
-from headrace.cli.readiness import notify_ready
 
 if TYPE_CHECKING:
     from headrace.backup.standby import Followed

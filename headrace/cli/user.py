@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.auth.names import EXTERNAL
-from headrace.cli.arguments import add_command
-from headrace.cli.data_directory import data_directory
+from headrace.cli.arguments import add_command, data_directory
 from headrace.errors import CommandError, reason_of
 
 PASSWORD_VARIABLE: Final = "HEADRACE_PASSWORD"

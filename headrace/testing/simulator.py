@@ -16,8 +16,7 @@ from bson import Binary, Int64
 from headrace.store.retention import prune
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
-from headrace.testing.oracle import ExpectedEvent, expected_events
-from headrace.testing.watcher import EventHistory, WatchedStream, Watcher
+from headrace.testing.watcher import EventHistory, ExpectedEvent, WatchedStream, Watcher, expected_events
 
 DATABASES: Final = ("a", "b")
 COLLECTIONS: Final = ("x", "y", "z")

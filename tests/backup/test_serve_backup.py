@@ -20,7 +20,7 @@ from headrace.backup.restore import restore
 from headrace.backup.source import DirectorySource
 from headrace.cli.configuration import expanded
 from headrace.cli.main import build_parser, main
-from headrace.cli.serve_backup import backup_words
+from headrace.cli.serve_beside import backup_words
 from headrace.testing.driven import DrivenServer
 from tests.backup.kills import run
 from tests.ports import free_port

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main as cli
+from headrace.cli.arguments import data_directory
 from headrace.cli.background import pid_file
-from headrace.cli.data_directory import data_directory
 from headrace.cli.serve import REFUSED_FLAGS, options_of
 from headrace.dispatch.options import ServerOptions
 

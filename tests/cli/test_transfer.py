@@ -23,7 +23,7 @@ from bson.raw_bson import RawBSONDocument
 import headrace
 from headrace import limits
 from headrace.cli.main import main
-from headrace.cli.transfer import dump, files, formats
+from headrace.cli.transfer import dump, formats
 
 EVERY_TYPE: list[dict[str, Any]] = [
     {"_id": 1, "int": 1, "long": Int64(2), "double": 1.0, "decimal": Decimal128("1.10"), "text": "ä\n\x00 $"},
@@ -237,7 +237,7 @@ def move(client: Any, amount: int) -> None:
 @contextmanager
 def between(monkeypatch: pytest.MonkeyPatch, name: str, call: Callable[[], object]) -> Iterator[None]:
     """Call something each time when an export is about to read the collection for the file `name`."""
-    output = files.output
+    output = dump.output
 
     def opened(path: Path | None) -> Any:
         if path is not None and path.name == name:

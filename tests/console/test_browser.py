@@ -12,7 +12,7 @@ import pymongo
 import pytest
 
 import headrace
-from headrace.cli.console.serving import ConsoleServer
+from headrace.cli.console.application import ConsoleServer
 from headrace.cli.console.tailing import TailStream
 from tests.console.chromium import PROGRAM, Page, chromium
 

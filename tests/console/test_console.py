@@ -12,8 +12,8 @@ import pymongo
 import pytest
 
 import headrace
-from headrace.cli.console.serving import ConsoleServer
-from headrace.cli.console.slow_queries import index_for
+from headrace.cli.console.application import ConsoleServer
+from headrace.cli.console.collections import index_for
 from headrace.cli.main import main
 from headrace.testing.fixtures import INTERNAL_DATABASES
 from tests.console.conftest import Events, signed

@@ -8,8 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.cli.console.gate import BODY_BYTES_MAX
-from headrace.cli.console.serving import ConsoleServer
+from headrace.cli.console.application import BODY_BYTES_MAX, ConsoleServer
 
 PATHS = [
     "/static/console.js", "/api/session", "/api/live", "/api/tail", "/api/collections", "/api/documents?ns=a.b",

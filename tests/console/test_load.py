@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from headrace.cli.console.application import ConsoleServer
 from headrace.cli.console.broadcast import KEPT_COUNT, MessageLog
-from headrace.cli.console.serving import ConsoleServer
 from headrace.cli.console.tailing import SHOWN_MAX, STREAMS_MAX
 from tests.console.conftest import Events, signed
 from tests.waiting import until

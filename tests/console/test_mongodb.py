@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.cli.console.serving import ConsoleServer
+from headrace.cli.console.application import ConsoleServer
 from tests.console.conftest import Events, signed
 from tests.console.mongodb import TOKEN, mongodb
 from tests.waiting import until

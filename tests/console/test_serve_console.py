@@ -73,7 +73,7 @@ import sys, headrace
 from headrace.cli.main import build_parser
 build_parser()
 with headrace.Server():
-    print(sorted({"starlette", "uvicorn", "websockets", "headrace.cli.console.serving"} & sys.modules.keys()))
+    print(sorted({"starlette", "uvicorn", "websockets", "headrace.cli.console.application"} & sys.modules.keys()))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

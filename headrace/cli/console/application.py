@@ -1,32 +1,131 @@
-"""The routes of the console: the page, its static files, and its data as JSON or server-sent events."""
+"""The console's HTTP server and its routes: the page, its static files, its data as JSON or server-sent events.
+
+uvicorn serves them on one socket of the loopback address. The gate before the pages stops requests of other sites and
+other machines. Its rules:
+
+- `Host` must be a loopback name with the console's port. This stops DNS rebinding: another site's name that resolves
+  to 127.0.0.1.
+- `Origin` and `Sec-Fetch-Site`, if a browser sends them, must be the page's own.
+- A request without the session's cookie gets nothing, not even a static file. The address with the token sets the
+  cookie.
+- A body has at most `BODY_BYTES_MAX` bytes, whether its length is announced or not.
+- Every response, also an error, has `HEADERS`: no inline script or style, no frame, no other source.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import uvicorn
 from pymongo.errors import InvalidName, OperationFailure, PyMongoError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import Request, cookie_parser
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.cli.arguments import Failed
 from headrace.cli.connection import failure
 from headrace.cli.console.broadcast import MessageReader, event_text
-from headrace.cli.console.collections import collection_of, collections_of, documents_of, explained
-from headrace.cli.console.gate import Gate
+from headrace.cli.console.collections import collection_of, collections_of, documents_of, explained, slow_queries
 from headrace.cli.console.sessions import ServerConnection, Sessions
-from headrace.cli.console.slow_queries import slow_queries
 from headrace.cli.console.tailing import TailQuery
 from headrace.cli.monitoring.oplog import report_of
 from headrace.cli.monitoring.status import UNAUTHORIZED
+from headrace.errors import reason_of
+from headrace.spark.errors import OptionError
+
+BODY_BYTES_MAX: Final = 16 * 1024
+HOST_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+ENTRANCE: Final = "/"
+"""The only path that needs no cookie: it sets the cookie for the token, or says how to get one."""
+
+
+class Gate:
+    """ASGI middleware around the application; `is_session` tells whether a cookie's value names a session."""
+
+    def __init__(self, application: ASGIApp, *, port: int, cookie: str, is_session: Callable[[str], bool]) -> None:
+        self._application = application
+        self._hosts = {f"{name}:{port}" for name in HOST_NAMES}
+        self._cookie = cookie
+        self._is_session = is_session
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] == "lifespan":
+            await self._application(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await refusal(scope, receive, send_with_headers)
+            return
+        await self._application(scope, _bounded(receive), send_with_headers)
+
+    def _refusal(self, scope: Scope) -> PlainTextResponse | None:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if host not in self._hosts or len(headers.getlist("host")) != 1:
+            return PlainTextResponse("this is not a name of the console", 421)
+        if headers.get("origin", f"http://{host}") != f"http://{host}":
+            return PlainTextResponse("another origin may not ask", 403)
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return PlainTextResponse("another site may not ask", 403)
+        if scope["method"] not in ("GET", "HEAD", "POST"):
+            return PlainTextResponse("there is no such method here", 405)
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > BODY_BYTES_MAX:
+            return PlainTextResponse("the body is too large", 413)
+        session = cookie_parser(headers.get("cookie", "")).get(self._cookie, "")
+        if scope["path"] != ENTRANCE and not self._is_session(session):
+            return PlainTextResponse("open the address that `headrace console` has printed", 403)
+        return None
+
+
+def _bounded(receive: Receive) -> Receive:
+    received = 0
+
+    async def receive_bounded() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > BODY_BYTES_MAX:
+            raise HTTPException(413, "the body is too large")
+        return message
+
+    return receive_bounded
+
 
 STATIC: Final = Path(__file__).parent / "static"
 _TYPES: Final = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -222,3 +321,74 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
     return JSONResponse({"error": error.detail}, error.status_code)
+
+
+ADDRESS: Final = "127.0.0.1"
+CONNECTIONS_MAX: Final = 400
+"""The most requests at a time, event streams included; further ones get 503."""
+STOP_SECONDS: Final = 1
+"""How long a request may still take when the console stops; event streams would never end."""
+
+
+class ConsoleServer:
+    """A console: its socket, its sessions and its event loop."""
+
+    def __init__(self, uri: str, *, port: int = 0, jobs: Sequence[Path] = (), writes: bool = False) -> None:
+        """Bind the port, without connecting to the server yet; `writes` is that of `ConsoleApplication`.
+
+        Raises Failed for an invalid URI or a port in use.
+        """
+        self._loop = asyncio.new_event_loop()
+        self._socket = _bound(port)
+        self.port: int = self._socket.getsockname()[1]
+        try:
+            self._sessions = Sessions(uri)
+        except (OptionError, PyMongoError) as error:
+            self._socket.close()
+            raise failure(error) from error
+        self.token = self._sessions.token
+        application = ConsoleApplication(self._sessions, port=self.port, jobs=jobs, writes=writes)
+        self.cookie = application.cookie
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                application.asgi, access_log=False, date_header=False, http="h11", lifespan="off",
+                limit_concurrency=CONNECTIONS_MAX, log_config=None, proxy_headers=False, server_header=False,
+                timeout_graceful_shutdown=STOP_SECONDS, ws="none",
+            )
+        )  # fmt: skip
+
+    @property
+    def address(self) -> str:
+        """The address to open, with the token."""
+        return f"http://{ADDRESS}:{self.port}/?token={self.token}"
+
+    def run(self) -> None:
+        """Serve until `stop`, SIGINT or SIGTERM. Call it on the main thread, or use `start` for a new thread."""
+        try:
+            self._loop.run_until_complete(self._server.serve([self._socket]))
+        finally:
+            self._sessions.close()
+            self._socket.close()
+            self._loop.close()
+
+    def start(self) -> threading.Thread:
+        """Serve on a new thread and return the thread; for tests and programs."""
+        thread = threading.Thread(target=self.run, daemon=True, name="console")
+        thread.start()
+        return thread
+
+    def stop(self) -> None:
+        """End `run`. Safe from any thread."""
+        self._server.should_exit = True
+
+
+def _bound(port: int) -> socket.socket:
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((ADDRESS, port))
+        bound.listen(128)
+    except OSError as error:
+        bound.close()
+        raise Failed(f"the page cannot listen on {ADDRESS}:{port}: {reason_of(error)}") from None
+    return bound

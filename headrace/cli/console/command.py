@@ -46,7 +46,7 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     """Serve the page until a signal. Raises Failed."""
     try:
-        from headrace.cli.console.serving import ConsoleServer
+        from headrace.cli.console.application import ConsoleServer
     except ImportError as error:
         raise Failed(f"{MISSING} ({error})") from None
     server = ConsoleServer(arguments.uri, port=arguments.port, jobs=arguments.jobs, writes=arguments.write)

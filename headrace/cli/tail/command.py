@@ -64,7 +64,7 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     follow = follow_of(arguments)
     from headrace.cli.arguments import terminated_by_signals
     from headrace.cli.connection import connected
-    from headrace.cli.tail.handling import EventHandler
+    from headrace.cli.tail.following import EventHandler
 
     handler = EventHandler(
         follow, as_json=arguments.json, program=arguments.program, fields=fields_of(arguments.fields)
@@ -81,9 +81,8 @@ def fields_of(text: str | None) -> list[tuple[str, ...]]:
 def follow_of(arguments: argparse.Namespace) -> Follow:
     """Return the stream to follow and its start. Raises Failed for words that are not valid."""
     from headrace.cli.connection import split_namespace
-    from headrace.cli.tail.following import Follow
+    from headrace.cli.tail.following import Follow, StateFile
     from headrace.cli.tail.start import json_object, start_of
-    from headrace.cli.tail.state import StateFile
 
     uri, given = split_words(arguments.words, 1)
     namespace = given[0] if given else ""

@@ -1,19 +1,83 @@
-"""A change stream that resumes after lost connections, elections and invalidations until it is closed."""
+"""A change stream that resumes after lost connections, elections and invalidations, and what is done to its events.
+
+An event is printed, or given to a program, and then the position after it is stored.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import select
+import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
+from bson import json_util
 from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
 
+from headrace.cli.arguments import Failed
 from headrace.cli.connection import Client, Document, failure
+from headrace.cli.tail.lines import EventLines
 from headrace.cli.tail.start import EARLIEST
-from headrace.cli.tail.state import StateFile
+from headrace.cli.terminal import Painter, one_line, width
 from headrace.spark.mongodb.fragments import SPLIT_STAGE, STAGE_UNKNOWN_CODES, FragmentAssembler
+
+
+class StateFile:
+    """The file of `--state`, with the position after the last handled event.
+
+        {"namespace": "shop.orders", "resumeToken": {"_data": "82..."}}
+
+    Rule: the whole file is replaced, and only after the event is handled. So an event is handled at least once, and
+    again only if the process ends before the position is stored.
+    """
+
+    def __init__(self, path: Path, namespace: str) -> None:
+        self.path = path
+        self._namespace = namespace
+        self._stored: Mapping[str, Any] | None = None
+
+    def read(self) -> dict[str, Any] | None:
+        """Return the resume token, None if there is no file yet. Raises Failed for any other file or stream."""
+        try:
+            state = json.loads(self.path.read_text("utf-8"))
+            token = json_util.loads(json.dumps(state["resumeToken"]))
+            namespace = state["namespace"]
+        except FileNotFoundError:
+            if not os.access(self.path.parent, os.W_OK):
+                raise Failed(
+                    f"the position cannot be stored in {self.path.parent}: no such folder, or no right"
+                ) from None
+            return None
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise Failed(f"{self.path} is not a state file of `headrace tail`: {error}") from None
+        if namespace != self._namespace:
+            raise Failed(
+                f"{self.path} is the state of {namespace or 'all databases'}, not of {self._namespace or 'all'}"
+            )
+        return dict(token)
+
+    def write(self, token: Mapping[str, Any] | None) -> None:
+        """Store a position durably if it differs from the last one. Raises Failed."""
+        if token is None or token == self._stored:
+            return
+        text = json_util.dumps({"namespace": self._namespace, "resumeToken": token})
+        temporary = self.path.with_name(f"{self.path.name}.tmp")
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(f"{text}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path)
+        except OSError as error:
+            raise Failed(f"the position cannot be stored: {error}") from None
+        self._stored = dict(token)
+
 
 RETRY_SECONDS: Final = (0.5, 1.0, 2.0, 5.0)
 """The wait before each attempt to reconnect; the last one repeats."""
@@ -122,3 +186,81 @@ def _oldest(client: Client) -> Any:
     for entry in oplog.find({}, {"ts": 1}).sort("$natural", 1).limit(1):
         return entry["ts"]
     raise OperationFailure("the server has no oplog: it is not a replica set", 40573)
+
+
+STATE_SECONDS: Final = 1.0
+"""The interval between stored positions while events are only printed; with a program it is stored after each event."""
+
+
+class EventHandler:
+    """Handles the events of one command line."""
+
+    def __init__(
+        self, follow: Follow, *, as_json: bool, program: str | None, fields: Sequence[tuple[str, ...]]
+    ) -> None:
+        self._follow = follow
+        self._as_json = as_json
+        self._program = program
+        self._lines = EventLines(Painter(), width() if sys.stdout.isatty() else None, fields)
+        self._stored_at = 0.0
+
+    def run(self, client: Client, count_max: int | None) -> int:
+        """Handle events until `count_max` are done. At every end, close the cursor and store the position.
+
+        Raises Failed, and BrokenPipeError when the reader of the output is gone.
+        """
+        count, position = 0, None
+        try:
+            with closing(self._follow.events(client)) as events:
+                for event, token in events:
+                    if event is None:
+                        self._look_at_output()
+                    else:
+                        self._handle(event)
+                        count += 1
+                    position = token or position
+                    is_last = count == count_max
+                    self._store(position, now=is_last or event is None or self._program is not None)
+                    if is_last:
+                        break
+        except BaseException:
+            self._store(position, now=True)
+            raise
+        return 0
+
+    def _look_at_output(self) -> None:
+        """Raise BrokenPipeError if the output is a pipe without a reader; without events no write would raise it."""
+        if self._program is None or self._as_json:
+            poll = select.poll()
+            with suppress(OSError, ValueError):  # the output is no file in a test or a notebook
+                poll.register(sys.stdout.fileno(), 0)
+            if any(happened & select.POLLERR for _, happened in poll.poll(0)):
+                raise BrokenPipeError
+
+    def _handle(self, event: Mapping[str, Any]) -> None:
+        if self._program is not None:
+            self._run_program(self._program, event)
+        if self._as_json:
+            print(one_line(self._lines.chosen(event)), flush=True)
+        elif self._program is None:
+            print("\n".join(self._lines.of(event)), flush=True)
+
+    def _run_program(self, program: str, event: Mapping[str, Any]) -> None:
+        """Run the program. Raises Failed if it fails; then the position is not stored, and the event comes again."""
+        namespace = event.get("ns") or {}
+        environment = os.environ | {
+            "HEADRACE_OPERATION_TYPE": str(event.get("operationType", "")),
+            "HEADRACE_DATABASE": str(namespace.get("db", "")),
+            "HEADRACE_COLLECTION": str(namespace.get("coll", "")),
+            "HEADRACE_RESUME_TOKEN": json.dumps({"_data": event["_id"]["_data"]}),
+        }
+        text = one_line(self._lines.chosen(event))
+        done = subprocess.run(program, shell=True, check=False, input=text.encode(), env=environment)
+        if done.returncode:
+            raise Failed(f"the command {program!r} failed with status {done.returncode}; its event is not done")
+
+    def _store(self, position: Mapping[str, Any] | None, *, now: bool) -> None:
+        state = self._follow.state
+        if state is not None and (now or time.monotonic() - self._stored_at > STATE_SECONDS):
+            state.write(position)
+            self._stored_at = time.monotonic()

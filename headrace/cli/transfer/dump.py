@@ -11,16 +11,18 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.raw_bson import RawBSONDocument
 from pymongo.errors import ConfigurationError, OperationFailure
 
 from headrace.cli.arguments import Failed
 from headrace.cli.progress import progress
 from headrace.cli.transfer import counted
-from headrace.cli.transfer.files import output, raw_collection
 from headrace.cli.transfer.formats import metadata_text
 from headrace.errors import reason_of
 
@@ -28,6 +30,34 @@ if TYPE_CHECKING:
     from pymongo.client_session import ClientSession
 
     from headrace.cli.connection import Client
+
+
+def raw_collection(client: Client, database: str, collection: str) -> Any:
+    """Return the collection, with documents as raw BSON."""
+    options: CodecOptions[Any] = CodecOptions(
+        document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_AUTO, tz_aware=True
+    )
+    return client.get_database(database).get_collection(collection, options)
+
+
+@contextmanager
+def output(path: Path | None) -> Iterator[IO[bytes]]:
+    """Yield a file to write, which replaces `path` when it is complete. Raises Failed."""
+    if path is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+        temporary.replace(path)
+    except OSError as error:
+        raise Failed(f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
 
 _INTERNAL: Final = frozenset({"admin", "config", "local"})
 _ATTEMPT_COUNT_MAX: Final = 5

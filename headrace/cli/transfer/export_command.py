@@ -91,8 +91,7 @@ def _export(client: Client, database: str, collection: str, arguments: argparse.
 
     from headrace.cli.progress import progress
     from headrace.cli.tail.start import json_object
-    from headrace.cli.transfer.dump import SNAPSHOT_GONE, snapshot_session
-    from headrace.cli.transfer.files import output, raw_collection
+    from headrace.cli.transfer.dump import SNAPSHOT_GONE, output, raw_collection, snapshot_session
     from headrace.cli.transfer.formats import format_of, writer_of
 
     kind = format_of(arguments.out, arguments.format)

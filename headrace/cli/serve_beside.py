@@ -1,8 +1,9 @@
-"""`headrace serve --console`: the console as a process beside the server. It ends with the server.
+"""`headrace serve --backup` and `--console`: processes beside the server, which end with it.
 
     server ──stdin──▶ console    open as long as the server lives, however it ends
 
-The console connects as any client does, and signs its users in. It costs the server a connection and no thread.
+A console connects as any client does, and signs its users in. It costs the server a connection and no thread. The
+backup process is started elsewhere (`server/daemon.py`); its flags and its command line are here.
 """
 
 from __future__ import annotations
@@ -11,14 +12,62 @@ import argparse
 import subprocess
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote_plus
 
 from headrace.cli.arguments import port_argument
+from headrace.cli.backup import WHILE_STDIN as BACKUP_WHILE_STDIN
+from headrace.cli.backup import age_ms
 from headrace.cli.console.command import MISSING, WHILE_STDIN
 from headrace.cli.tls_flags import BadOptions
 from headrace.dispatch.options import ServerOptions
 from headrace.server.child_process import child_environment, python_command
+
+
+def add_backup_flags(add: Callable[..., Any]) -> None:
+    """Add the flags of `headrace backup --follow`, with `backup` before their names."""
+    add("--backup", metavar="DEST", help="back up the directory into this archive, as `headrace backup --follow` does")
+    add(
+        "--backupKeyFile", metavar="FILE", type=Path,
+        help="encrypt the archive with the key in this file, 64 hexadecimal digits",
+    )  # fmt: skip
+    add(
+        "--backupRetain", metavar="AGE", type=_age,
+        help="remove what no moment of this age or younger requires (default: remove nothing)",
+    )  # fmt: skip
+    add(
+        "--backupSnapshotEvery", metavar="AGE", type=_age,
+        help="the age at which the newest snapshot gets a successor (default: 1d)",
+    )  # fmt: skip
+
+
+def _age(word: str) -> str:
+    age_ms(word)
+    return word
+
+
+def backup_words(arguments: argparse.Namespace, path: Path) -> list[str] | None:
+    """Return the command line that backs up the directory `path`; None without `--backup`. Raises `BadOptions`."""
+    given = {
+        "--keyFile": arguments.backupKeyFile and str(arguments.backupKeyFile.absolute()),
+        "--retain": arguments.backupRetain,
+        "--snapshotEvery": arguments.backupSnapshotEvery,
+    }
+    if arguments.backup is None:
+        for flag, value in given.items():
+            if value is not None:
+                raise BadOptions(f"--backup{flag[2].upper()}{flag[3:]} needs --backup")
+        return None
+    if arguments.no_oplog:
+        raise BadOptions("--backup goes by the oplog, and cannot be given with --no-oplog")
+    archive = arguments.backup if "://" in arguments.backup else str(Path(arguments.backup).absolute())
+    words = ["backup", str(path), archive, "--follow", BACKUP_WHILE_STDIN]
+    for flag, value in given.items():
+        if value is not None:
+            words += [flag, value]
+    return words
+
 
 STOP_SECONDS: Final = 5.0
 
