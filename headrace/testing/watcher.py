@@ -24,7 +24,9 @@ INTERNAL = ("admin", "config", "local")
 
 @dataclass(frozen=True, slots=True)
 class ExpectedEvent:
-    """An event that all streams of its scope must return; `kind` is its `operationType`."""
+    """An event that all streams of its scope must return, derived from the oplog alone by the simplest possible code.
+
+    No tokens, feeds, filters or slices are involved. `kind`: its `operationType`."""
 
     position: int
     kind: str
