@@ -6,7 +6,6 @@ Roles"; docs/security.md lists the differences.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
@@ -81,164 +80,111 @@ _USERS: Final = "admin.system.users"
 _ROLES: Final = "admin.system.roles"
 
 
-def _read(db: str) -> list[Privilege]:
-    return [(f"{db}.", _READ), (f"{db}.system.js", _READ)]
-
-
-def _read_write(db: str) -> list[Privilege]:
-    return [(f"{db}.", _READ_WRITE), (f"{db}.system.js", _READ_WRITE)]
-
-
-def _db_admin(db: str) -> list[Privilege]:
-    return [(f"{db}.", _DB_ADMIN), (f"{db}.system.profile", _PROFILE)]
-
-
-def _user_admin(db: str) -> list[Privilege]:
-    return [(f"{db}.", _USER_ADMIN)]
-
-
-def _db_owner(db: str) -> list[Privilege]:
-    return [*_read_write(db), *_db_admin(db), *_user_admin(db)]
-
-
-def _direct_shard_operations(db: str) -> list[Privilege]:
-    return [(CLUSTER, frozenset({"issueDirectShardOperations"}))]
-
-
-def _enable_sharding(db: str) -> list[Privilege]:
-    return [(ANY_NORMAL, _SHARDING)]
-
-
-def _read_any(db: str) -> list[Privilege]:
-    return [(ANY_NORMAL, _READ), (".system.js", _READ), _LIST_DATABASES]
-
-
-def _read_write_any(db: str) -> list[Privilege]:
-    return [(ANY_NORMAL, _READ_WRITE), (".system.js", _READ_WRITE), _LIST_DATABASES]
-
-
-def _user_admin_any(db: str) -> list[Privilege]:
-    cluster = frozenset({"authSchemaUpgrade", "invalidateUserCache", "listDatabases"})
-    return [(ANY_NORMAL, _USER_ADMIN), (CLUSTER, cluster), (_USERS, _ON_USERS), (_ROLES, _ON_USERS)]
-
-
-def _db_admin_any(db: str) -> list[Privilege]:
-    cluster = frozenset({"applyOps", "listDatabases"})
-    return [(ANY_NORMAL, _DB_ADMIN), (".system.profile", _PROFILE), (CLUSTER, cluster)]
-
-
-def _cluster_monitor(db: str) -> list[Privilege]:
-    return [
-        (CLUSTER, _MONITOR_CLUSTER),
-        (ANY_NORMAL, _MONITOR_DATABASES),
-        ("config.", _LOOK | _MONITOR_DATABASES),
-        ("local.", _LOOK | _MONITOR_DATABASES),
-        ("config.system.js", _LOOK),
-        ("local.system.js", _LOOK),
-        ("local.system.replset", _FIND),
-        (".system.profile", _FIND),
-    ]
-
-
-def _host_manager(db: str) -> list[Privilege]:
-    return [(CLUSTER, _HOST), (ANY_NORMAL, frozenset({"killCursors"}))]
-
-
-def _cluster_manager(db: str) -> list[Privilege]:
-    return [
-        (CLUSTER, _MANAGE_CLUSTER),
-        (ANY_NORMAL, _MANAGE_DATABASES),
-        ("config.", _MANAGE_INTERNAL | _LOOK),
-        ("config.system.js", _LOOK),
-        ("local.", _MANAGE_INTERNAL),
-        ("local.system.replset", _LOOK),
-    ]
-
-
-def _cluster_admin(db: str) -> list[Privilege]:
-    dropping = (ANY_NORMAL, frozenset({"dropDatabase"}))
-    return [*_cluster_monitor(db), *_host_manager(db), *_cluster_manager(db), dropping]
-
-
-def _backup(db: str) -> list[Privilege]:
-    cluster = frozenset({"appendOplogNote", "getParameter", "listDatabases", "serverStatus", "setUserWriteBlockMode"})
-    return [
-        (ANY, _LIST),
-        (CLUSTER, cluster),
-        (ANY_NORMAL, _FIND),
-        ("config.", _FIND),
-        ("local.", _FIND),
-        (".system.js", _FIND),
-        (".system.profile", _FIND),
-        (_USERS, _FIND),
-        (_ROLES, _FIND),
-        ("admin.system.version", _FIND),
-        ("config.settings", frozenset({"find", "insert", "update"})),
-    ]
-
-
-def _restore(db: str) -> list[Privilege]:
-    return [
-        (CLUSTER, _RESTORE_CLUSTER),
-        (ANY, frozenset({"listCollections"})),
-        (ANY_NORMAL, _RESTORE | _RESTORE_USERS | {"convertToCapped", "createSearchIndexes"}),
-        ("config.", _RESTORE),
-        ("local.", _RESTORE),
-        (".system.js", _RESTORE),
-        (".system.views", frozenset({"dropCollection"})),
-        ("admin.system.version", _RESTORE | _FIND),
-        (_ROLES, frozenset({"createIndex"})),
-        (_USERS, _RESTORE | {"find", "remove", "update"}),
-        ("admin.temproles", _FIND),
-        ("admin.tempusers", _FIND),
-    ]
-
-
-def _root(db: str) -> list[Privilege]:
-    of_roles = (_read_write_any, _user_admin_any, _db_admin_any, _cluster_admin, _backup, _restore)
-    more = [(ANY, frozenset({"validate"})), ("config.system.preimages", frozenset({"find", "remove"}))]
-    return [*(item for made in of_roles for item in made(db)), *more]
-
-
-def _system(db: str) -> list[Privilege]:
-    return [(ANY, ACTIONS)]
-
-
-_Made = Callable[[str], list[Privilege]]
-EVERYWHERE: Final[dict[str, _Made]] = {
-    "dbAdmin": _db_admin,
-    "dbOwner": _db_owner,
-    "enableSharding": _enable_sharding,
-    "read": _read,
-    "readWrite": _read_write,
-    "userAdmin": _user_admin,
+_DB: Final = "\x00db."
+"""Stands for the database in which a role is granted, with its dot."""
+_READ_WRITE_ONE: Final = ((_DB, _READ_WRITE), (f"{_DB}system.js", _READ_WRITE))
+_DB_ADMIN_ONE: Final = ((_DB, _DB_ADMIN), (f"{_DB}system.profile", _PROFILE))
+EVERYWHERE: Final[dict[str, tuple[Privilege, ...]]] = {
+    "dbAdmin": _DB_ADMIN_ONE,
+    "dbOwner": (*_READ_WRITE_ONE, *_DB_ADMIN_ONE, (_DB, _USER_ADMIN)),
+    "enableSharding": ((ANY_NORMAL, _SHARDING),),
+    "read": ((_DB, _READ), (f"{_DB}system.js", _READ)),
+    "readWrite": _READ_WRITE_ONE,
+    "userAdmin": ((_DB, _USER_ADMIN),),
 }
-OF_ADMIN: Final[dict[str, _Made]] = {
-    "__system": _system,
-    "backup": _backup,
-    "clusterAdmin": _cluster_admin,
-    "clusterManager": _cluster_manager,
-    "clusterMonitor": _cluster_monitor,
-    "dbAdminAnyDatabase": _db_admin_any,
-    "directShardOperations": _direct_shard_operations,
-    "hostManager": _host_manager,
-    "readAnyDatabase": _read_any,
-    "readWriteAnyDatabase": _read_write_any,
-    "restore": _restore,
-    "root": _root,
-    "userAdminAnyDatabase": _user_admin_any,
-}
+_BACKUP: Final = (
+    (ANY, _LIST),
+    (CLUSTER, frozenset({"appendOplogNote", "getParameter", "listDatabases", "serverStatus", "setUserWriteBlockMode"})),
+    (ANY_NORMAL, _FIND),
+    ("config.", _FIND),
+    ("local.", _FIND),
+    (".system.js", _FIND),
+    (".system.profile", _FIND),
+    (_USERS, _FIND),
+    (_ROLES, _FIND),
+    ("admin.system.version", _FIND),
+    ("config.settings", frozenset({"find", "insert", "update"})),
+)
+_CLUSTER_MANAGER: Final = (
+    (CLUSTER, _MANAGE_CLUSTER),
+    (ANY_NORMAL, _MANAGE_DATABASES),
+    ("config.", _MANAGE_INTERNAL | _LOOK),
+    ("config.system.js", _LOOK),
+    ("local.", _MANAGE_INTERNAL),
+    ("local.system.replset", _LOOK),
+)
+_CLUSTER_MONITOR: Final = (
+    (CLUSTER, _MONITOR_CLUSTER),
+    (ANY_NORMAL, _MONITOR_DATABASES),
+    ("config.", _LOOK | _MONITOR_DATABASES),
+    ("local.", _LOOK | _MONITOR_DATABASES),
+    ("config.system.js", _LOOK),
+    ("local.system.js", _LOOK),
+    ("local.system.replset", _FIND),
+    (".system.profile", _FIND),
+)
+_DB_ADMIN_ANY: Final = (
+    (ANY_NORMAL, _DB_ADMIN),
+    (".system.profile", _PROFILE),
+    (CLUSTER, frozenset({"applyOps", "listDatabases"})),
+)
+_HOST_MANAGER: Final = ((CLUSTER, _HOST), (ANY_NORMAL, frozenset({"killCursors"})))
+_CLUSTER_ADMIN: Final = (
+    *_CLUSTER_MONITOR,
+    *_HOST_MANAGER,
+    *_CLUSTER_MANAGER,
+    (ANY_NORMAL, frozenset({"dropDatabase"})),
+)
+_READ_WRITE_ANY: Final = ((ANY_NORMAL, _READ_WRITE), (".system.js", _READ_WRITE), _LIST_DATABASES)
+_RESTORE_ANY: Final = (
+    (CLUSTER, _RESTORE_CLUSTER),
+    (ANY, frozenset({"listCollections"})),
+    (ANY_NORMAL, _RESTORE | _RESTORE_USERS | {"convertToCapped", "createSearchIndexes"}),
+    ("config.", _RESTORE),
+    ("local.", _RESTORE),
+    (".system.js", _RESTORE),
+    (".system.views", frozenset({"dropCollection"})),
+    ("admin.system.version", _RESTORE | _FIND),
+    (_ROLES, frozenset({"createIndex"})),
+    (_USERS, _RESTORE | {"find", "remove", "update"}),
+    ("admin.temproles", _FIND),
+    ("admin.tempusers", _FIND),
+)
+_USER_ADMIN_ANY: Final = (
+    (ANY_NORMAL, _USER_ADMIN),
+    (CLUSTER, frozenset({"authSchemaUpgrade", "invalidateUserCache", "listDatabases"})),
+    (_USERS, _ON_USERS),
+    (_ROLES, _ON_USERS),
+)
+OF_ADMIN: Final[dict[str, tuple[Privilege, ...]]] = {
+    "__system": ((ANY, ACTIONS),),
+    "backup": _BACKUP,
+    "clusterAdmin": _CLUSTER_ADMIN,
+    "clusterManager": _CLUSTER_MANAGER,
+    "clusterMonitor": _CLUSTER_MONITOR,
+    "dbAdminAnyDatabase": _DB_ADMIN_ANY,
+    "directShardOperations": ((CLUSTER, frozenset({"issueDirectShardOperations"})),),
+    "hostManager": _HOST_MANAGER,
+    "readAnyDatabase": ((ANY_NORMAL, _READ), (".system.js", _READ), _LIST_DATABASES),
+    "readWriteAnyDatabase": _READ_WRITE_ANY,
+    "restore": _RESTORE_ANY,
+    "root": (
+        *_READ_WRITE_ANY, *_USER_ADMIN_ANY, *_DB_ADMIN_ANY, *_CLUSTER_ADMIN, *_BACKUP, *_RESTORE_ANY,
+        (ANY, frozenset({"validate"})), ("config.system.preimages", frozenset({"find", "remove"})),
+    ),
+    "userAdminAnyDatabase": _USER_ADMIN_ANY,
+}  # fmt: skip
 ROLES: Final = dict(sorted((EVERYWHERE | OF_ADMIN).items()))
 
 
 @lru_cache(1024)
 def privileges_of(name: RoleName) -> Privileges | None:
     """Return the privileges of a built-in role; None if the database has no such role."""
-    made = EVERYWHERE.get(name.role)
-    if made is not None and name.db != "$external":
-        return merged(made(name.db))
-    made = OF_ADMIN.get(name.role)
-    return merged(made(name.db)) if made is not None and name.db == "admin" else None
+    held = EVERYWHERE.get(name.role)
+    if held is not None and name.db != "$external":
+        return merged((resource.replace(_DB, f"{name.db}."), actions) for resource, actions in held)
+    held = OF_ADMIN.get(name.role)
+    return merged(held) if held is not None and name.db == "admin" else None
 
 
 def names_in(db: str) -> list[RoleName]:
