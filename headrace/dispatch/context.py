@@ -18,8 +18,8 @@ from headrace.turns import paced, tick
 if TYPE_CHECKING:
     from headrace.clock import Clock
     from headrace.cursors.registry import Cursors
+    from headrace.dispatch.concerns.read_concern import HeldSnapshot
     from headrace.dispatch.engine import Engine
-    from headrace.dispatch.snapshots import HeldSnapshot
     from headrace.query.operation_memory import OperationMemory
     from headrace.store.store import Store
 

@@ -27,6 +27,7 @@ from headrace.cursors.feed import Feeds
 from headrace.cursors.registry import Cursors
 from headrace.dispatch import (
     api_version,
+    cluster_wide,
     fail_points,
     generic_arguments,
     lock_waits,
@@ -34,13 +35,9 @@ from headrace.dispatch import (
     repeated_getmore,
     reply,
     retryable_writes,
-    snapshots,
     transactions,
 )
 from headrace.dispatch.access import Access
-from headrace.dispatch.cluster_wide import write_blocks
-from headrace.dispatch.cluster_wide.default_time_limit import apply_default
-from headrace.dispatch.cluster_wide.query_settings import with_settings
 from headrace.dispatch.command import Command
 from headrace.dispatch.concerns import read_concern, write_concern
 from headrace.dispatch.context import CommandContext
@@ -99,9 +96,9 @@ class Engine:
         self.memory.bytes_max = options.memory_bytes_max or default_bytes_max()
         self.fail_points = fail_points.FailPoints()
         self.primacy = primacy.Primacy(self.clock)
-        self.write_lock = write_blocks.WriteLock(self.shell.wake)
+        self.write_lock = cluster_wide.WriteLock(self.shell.wake)
         self.profiler = Profiler(options.slow_ms, options.slow_share, options.profile_level)
-        self.snapshots = snapshots.Snapshots(store)
+        self.snapshots = read_concern.Snapshots(store)
         self.checked_out: set[bytes] = set()
         """The sessions whose command has paused. Another command of the same session waits until it ends."""
         self.builds_of_commands: set[bytes] = set()
@@ -200,9 +197,9 @@ class Engine:
             primacy.require_primary(self, command, request)
         if self.store.state.cluster_parameters:  # usually empty
             request.is_special = True
-            command = write_blocks.unless_blocked(self, command, request)
-            apply_default(self, command, request)
-            command = with_settings(self, command, request)
+            command = cluster_wide.unless_blocked(self, command, request)
+            cluster_wide.apply_default(self, command, request)
+            command = cluster_wide.with_settings(self, command, request)
         if not body.keys().isdisjoint(generic_arguments.ACTED_UPON):
             request.is_special = True
             command = self._as_asked(command, request, body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 from bson import Binary, Int64
 from bson.datetime_ms import DatetimeMS
@@ -13,6 +13,7 @@ from headrace import limits
 from headrace.cursors.change_cursor import ChangeCursor
 from headrace.dispatch.access import PROGRAM, CursorOwner
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.profiling.profiler import KINDS_SHOWN
 from headrace.dispatch.request import ClientInfo, Request, shown_body
 from headrace.dispatch.server_info import host_of
 from headrace.dispatch.sessions import NO_USER, lsid_of, session_id, user_digest
@@ -20,9 +21,6 @@ from headrace.store import session_records
 from headrace.store.session_records import SESSION_BYTES
 from headrace.values import position
 from headrace.values.bson import decode
-
-_KINDS: Final = {"delete": "remove", "find": "query", "getMore": "getmore", "insert": "insert", "update": "update"}
-"""`op` by command. For all other commands it is `command`."""
 
 
 def operations(context: CommandContext, request: Request, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -68,7 +66,7 @@ def _operation(context: CommandContext, request: Request) -> dict[str, Any]:
     operation |= {
         "active": True, "currentOpTime": _text(context.clock.now_ms()), "opid": client.connection_id,
         "secs_running": Int64(running_ms // 1000), "microsecs_running": Int64(running_ms * 1000),
-        "op": _KINDS.get(request.name, "command"),
+        "op": KINDS_SHOWN.get(request.name, "command"),
         "ns": f"{request.db}.{name}" if type(name) is str else f"{request.db}.$cmd",
         "command": shown_body(request),
     }  # fmt: skip

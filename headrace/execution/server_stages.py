@@ -11,7 +11,7 @@ from typing import Any, Final
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
-from headrace.dispatch.cluster_wide.query_settings import stored_settings
+from headrace.dispatch.cluster_wide import stored_settings
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG
 from headrace.dispatch.request import Request
@@ -173,40 +173,15 @@ def _query_settings(
         yield shown
 
 
-def _cluster_catalog(
-    context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
-) -> Iterator[dict[str, Any]]:  # fmt: skip
-    return catalog_shown(context, request.db, spec)
-
-
-def _operations(
-    context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
-) -> Iterator[dict[str, Any]]:
-    return operations(context, request, spec)
-
-
-def _sessions(
-    context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
-) -> Iterator[dict[str, Any]]:
-    return sessions(context, request, spec)
-
-
-def _nothing(
-    context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
-) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Yield nothing: no statistics of queries are kept (`internalQueryStatsRateLimit` is 0), and none are sampled."""
-    return iter(())
-
-
 _SOURCES: Final[dict[str, Callable[..., Iterator[dict[str, Any]]]]] = {
     "$collStats": _collection_stats,
-    "$currentOp": _operations,
+    "$currentOp": lambda context, request, namespace, spec: operations(context, request, spec),
     "$indexStats": _index_stats,
-    "$listClusterCatalog": _cluster_catalog,
-    "$listLocalSessions": _sessions,
-    "$listSampledQueries": _nothing,
-    "$listSessions": _sessions,
+    "$listClusterCatalog": lambda context, request, namespace, spec: catalog_shown(context, request.db, spec),
+    "$listLocalSessions": lambda context, request, namespace, spec: sessions(context, request, spec),
+    "$listSampledQueries": lambda *_: iter(()),  # no queries are sampled
+    "$listSessions": lambda context, request, namespace, spec: sessions(context, request, spec),
     "$planCacheStats": _plan_cache_stats,
     "$querySettings": _query_settings,
-    "$queryStats": _nothing,
+    "$queryStats": lambda *_: iter(()),  # no statistics of queries are kept: `internalQueryStatsRateLimit` is 0
 }

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from headrace import limits
 from headrace.clock import monotonic
-from headrace.dispatch.cluster_wide.write_blocks import WriteLock
+from headrace.dispatch.cluster_wide import WriteLock
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import interrupted_labels

@@ -20,6 +20,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import ConfigurationError, OperationFailure
 
+from headrace.changes.scope import INTERNAL_DATABASES
 from headrace.cli.arguments import Failed
 from headrace.cli.progress import progress
 from headrace.cli.transfer import counted
@@ -59,7 +60,6 @@ def output(path: Path | None) -> Iterator[IO[bytes]]:
             temporary.unlink()
 
 
-_INTERNAL: Final = frozenset({"admin", "config", "local"})
 _ATTEMPT_COUNT_MAX: Final = 5
 _NO_SNAPSHOTS: Final = frozenset({20, 72, 123})
 """Error codes of a server without snapshot reads: a standalone, or a server without an oplog."""
@@ -125,7 +125,7 @@ def dump(client: Client, database: str, folder: Path, *, live: bool, documents: 
 
 
 def _databases(client: Client) -> list[str]:
-    return sorted(name for name in client.list_database_names() if name not in _INTERNAL)
+    return sorted(name for name in client.list_database_names() if name not in INTERNAL_DATABASES)
 
 
 def _dump(client: Client, databases: Sequence[str], folder: Path, live: bool, written: list[Path]) -> None:

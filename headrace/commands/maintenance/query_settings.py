@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.changes.scope import INTERNAL_DATABASES
 from headrace.dispatch.arguments import (
     Field,
     Fields,
@@ -14,7 +15,7 @@ from headrace.dispatch.arguments import (
     document,
     string,
 )
-from headrace.dispatch.cluster_wide.query_settings import PARAMETER, TAKEN_BY, stored_settings
+from headrace.dispatch.cluster_wide import QUERY_SETTINGS, TAKEN_BY, stored_settings
 from headrace.dispatch.command import administrative
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
@@ -31,7 +32,6 @@ _SETTINGS: Final = Fields(
 )
 SETTINGS: Final = document("settings", _SETTINGS, required=True)
 QUERY: Final = FieldType(("object", "string"))
-_INTERNAL: Final = frozenset({"admin", "config", "local"})
 
 
 def set_settings(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def remove_settings(context: CommandContext, request: Request) -> dict[str, Any]
 
 def _store(context: CommandContext, items: list[dict[str, Any]]) -> None:
     context.store.log_noop(context.txn, "setQuerySettings")
-    context.store.set_cluster_parameter(context.txn, PARAMETER, {"settingsArray": items})
+    context.store.set_cluster_parameter(context.txn, QUERY_SETTINGS, {"settingsArray": items})
 
 
 def _target(context: CommandContext, request: Request) -> tuple[str, dict[str, Any] | None]:
@@ -90,7 +90,7 @@ def _target(context: CommandContext, request: Request) -> tuple[str, dict[str, A
         raise CommandError(40414, f"BSON field '{request.name}.$db' is missing but a required field")
     body = {field: value for field, value in given.items() if field != "$db"}
     context.engine.commands[name].arguments.check(name, body)
-    if database in _INTERNAL:
+    if database in INTERNAL_DATABASES:
         raise CommandError(8584900, f"{request.name} cannot be used on internal databases")
     if name == "find" and list(body.get("filter") or ()) == ["_id"] and type(body["filter"]["_id"]) is not dict:
         raise CommandError(7746606, f"{request.name} command cannot be used on find queries eligible for IDHACK")

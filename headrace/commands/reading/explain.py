@@ -23,7 +23,7 @@ from headrace.commands.requirements import pipelines
 from headrace.commands.writing import delete, find_and_modify, update
 from headrace.dispatch.api_version import is_strict
 from headrace.dispatch.arguments import Fields, document, raw_documents, string
-from headrace.dispatch.cluster_wide.query_settings import applied, settings_of
+from headrace.dispatch.cluster_wide import applied, settings_of
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import MULTI, READ_CONCERN, UPSERT

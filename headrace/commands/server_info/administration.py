@@ -7,7 +7,7 @@ from typing import Any, Final
 from bson import Int64
 
 from headrace.dispatch.arguments import Field, FieldType, array, boolean, number, string, without_effect
-from headrace.dispatch.cluster_wide.write_blocks import BLOCK
+from headrace.dispatch.cluster_wide import BLOCK
 from headrace.dispatch.command import administrative
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request, require_loopback

@@ -17,7 +17,7 @@ from bson import Int64, Timestamp
 from bson.datetime_ms import DatetimeMS
 
 from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, document, number
-from headrace.dispatch.cluster_wide.default_time_limit import PARAMETER as DEFAULT_MAX_TIME
+from headrace.dispatch.cluster_wide import DEFAULT_MAX_TIME
 from headrace.dispatch.command import administrative
 from headrace.dispatch.concerns.read_concern import check_level
 from headrace.dispatch.concerns.write_concern import DEFAULTS, WRITE_CONCERN, W, shown, unsatisfied

@@ -168,7 +168,7 @@ class Profiler:
 # A command as a document of `system.profile`.
 
 
-_KINDS: Final = {
+KINDS_SHOWN: Final = {
     "delete": "remove", "find": "query", "getMore": "getmore", "insert": "insert", "update": "update",
 }  # fmt: skip
 """`op` by command. For all other commands it is `command`."""
@@ -186,7 +186,7 @@ def profile_document(
     `answer`: the reply (a dict or elements) or the error."""
     client = request.client
     document: dict[str, Any] = {
-        "op": _KINDS.get(request.name, "command"), "ns": _namespace(request), "command": _command(request),
+        "op": KINDS_SHOWN.get(request.name, "command"), "ns": _namespace(request), "command": _command(request),
     }  # fmt: skip
     turn = running_command()
     work = None if turn is None else turn.work

@@ -1,1 +1,0 @@
-"""Rules for every client: blocks of writes, the default time limit of reads, and query settings."""
