@@ -49,11 +49,9 @@ def permitted(lists: Iterable[list[dict[str, Any]]], client: str, server: str) -
 
 def _any_met(listed: Any, client: str, server: str) -> bool:
     items = listed if type(listed) is list else ()
-    return any(type(item) is dict and _met(item, client, server) for item in items)
-
-
-def _met(restriction: dict[str, Any], client: str, server: str) -> bool:
-    return _within(restriction.get(CLIENT), client) and _within(restriction.get(SERVER), server)
+    return any(
+        type(item) is dict and _within(item.get(CLIENT), client) and _within(item.get(SERVER), server) for item in items
+    )
 
 
 def _within(ranges: Any, address: str) -> bool:

@@ -121,7 +121,9 @@ def check_parts(command: str, request: Request) -> None:
         for statement in _statements(request, path.partition(".")[2]):
             _check_names(path, statement)
             if path == "createIndexes.indexes":
-                _check_key(statement.get("key"))
+                key = statement.get("key")
+                if type(key) is dict and "text" in key.values():
+                    raise CommandError(323, "The index type 'text' is not allowed with apiStrict:true.")
     check_stages(body.get("pipeline"))
     inner = body.get("explain")
     if command == "explain" and type(inner) is dict and inner:
@@ -179,8 +181,3 @@ def _check_names(path: str, document: dict[str, Any]) -> None:
     for name in FIELDS.get(path, _NOTHING).intersection(document):
         if document[name] is not None and (name, document[name]) != ("capped", False):
             raise CommandError(323, f"BSON field '{path}.{name}' is not allowed with apiStrict:true.")
-
-
-def _check_key(key: Any) -> None:
-    if type(key) is dict and "text" in key.values():
-        raise CommandError(323, "The index type 'text' is not allowed with apiStrict:true.")

@@ -95,7 +95,8 @@ class FailPoints:
             return None
         point = self._points.get("failCommand")
         if point is not None and _acts_before(point.data) and _fits(point.data, command, request):
-            _check_block(point.data)
+            if point.data.get("blockConnection") and "blockTimeMS" not in point.data:
+                raise CommandError(72, "must specify 'blockTimeMS' when 'blockConnection' is true")
             if point.should_fail(self._chance):
                 return _failure(engine, request, point.data)
         if self._should_fail("maxTimeAlwaysTimeOut", "maxTimeMS" in request.body and command.name != "getMore"):
@@ -184,11 +185,6 @@ def _statement_count(request: Request) -> int:
         if type(candidates) is list:
             return len(candidates)
     return 1
-
-
-def _check_block(data: dict[str, Any]) -> None:
-    if data.get("blockConnection") and "blockTimeMS" not in data:
-        raise CommandError(72, "must specify 'blockTimeMS' when 'blockConnection' is true")
 
 
 def _labels(data: dict[str, Any]) -> tuple[str, ...] | None:

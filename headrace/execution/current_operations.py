@@ -156,7 +156,9 @@ def _cursor(context: CommandContext, cursor: Any) -> dict[str, Any]:
             "noCursorTimeout": cursor.no_timeout,
             "tailable": is_stream or cursor.tails,
             "awaitData": is_stream or cursor.awaits,
-            "originatingCommand": _originating_command(record.command),
+            "originatingCommand": {  # without the fields that drivers add to every command
+                name: value for name, value in decode(record.command).items() if name not in ("$clusterTime", "lsid")
+            },
         }
     }
     if is_stream:
@@ -174,11 +176,6 @@ def _progress(context: CommandContext, cursor: ChangeCursor, now_ms: int) -> dic
         "lagSecs": Int64(behind_ms // 1000),
         "slowStages": cursor.is_slow and cursor.record.batch_count > 1,
     }
-
-
-def _originating_command(command: bytes) -> dict[str, Any]:
-    """Return the command that opened a cursor, without the fields that drivers add to every command."""
-    return {name: value for name, value in decode(command).items() if name not in ("$clusterTime", "lsid")}
 
 
 def _lsid(session: bytes) -> dict[str, Any]:

@@ -152,11 +152,8 @@ class NearSearch:
         self._note_bytes(-len(item.raw) - _WAITING_BYTES)
         return self._rest is None or self._rest(decode(item.raw))
 
-    def _add(self, distance: float, item: Any) -> None:
-        heappush(self._heap, (distance, next(self._serial), item))
-
     def _add_cell(self, cell: Any) -> None:
-        self._add(self._cells.least(cell), cell)
+        heappush(self._heap, (self._cells.least(cell), next(self._serial), cell))
 
     def _open(self, cell: Any) -> None:
         """Replace a cell by its documents, or by its children if it has many keys."""

@@ -53,25 +53,19 @@ def value_at(document: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def writer_of(kind: str, file: IO[bytes], fields: Sequence[str], canonical: bool) -> Callable[[RawBSONDocument], None]:
+def writer_of(
+    kind: str, file: IO[bytes], fields: Sequence[str], canonical: bool
+) -> Callable[[RawBSONDocument], object]:
     """Return a function that appends a document to a file. Raises Failed for CSV without fields."""
     if kind == "bson":
-        return lambda document: _write(file, bytes(document.raw))
+        return lambda document: file.write(bytes(document.raw))
     if kind == "json":
-        return lambda document: _write(file, f"{one_line(document, canonical)}\n".encode())
+        return lambda document: file.write(f"{one_line(document, canonical)}\n".encode())
     if not fields:
         raise Failed("CSV has a column for each field: name them with --fields", 2)
     rows = csv.writer(_Encoder(file))
     rows.writerow(fields)
-    return lambda document: _write_row(rows, [_cell(value_at(document, field)) for field in fields])
-
-
-def _write(file: IO[bytes], data: bytes) -> None:
-    file.write(data)
-
-
-def _write_row(rows: Any, cells: list[str]) -> None:
-    rows.writerow(cells)
+    return lambda document: rows.writerow([_cell(value_at(document, field)) for field in fields])
 
 
 class _Encoder:

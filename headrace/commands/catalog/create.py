@@ -22,6 +22,7 @@ from headrace.dispatch.arguments import (
     array,
     boolean,
     document,
+    documents,
     number,
     string,
     unsupported,
@@ -83,14 +84,9 @@ ENCRYPTED_FIELD: Final = Fields(
 )  # fmt: skip
 
 
-def _check_encrypted_fields(path: str, value: list[Any]) -> None:
-    for index, item in enumerate(value):
-        ENCRYPTED_FIELD.check(f"{path}.{index}", item)
-
-
 ENCRYPTED: Final = document(ENCRYPTED_OPTION, Fields(
     string("escCollection"), string("ecocCollection"), number("strEncodeVersion"),
-    array("fields", "object", required=True, check=_check_encrypted_fields),
+    documents("fields", ENCRYPTED_FIELD, required=True),
 ))  # fmt: skip
 
 

@@ -237,17 +237,14 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
             catalog_changes.drop_index(context.txn, collection, index)
         return {"nIndexesWas": count, "msg": "non-_id indexes dropped for collection"}
     names = _distinct_names(wanted) if type(wanted) is list else [wanted]
-    building = [name for name in names if any(_is_named(index, name) for index in _building(context, collection))]
+    in_build = [index for build in context.txn.catalog.builds_on(collection) for index in build.indexes]
+    building = [name for name in names if any(_is_named(index, name) for index in in_build)]
     indexes = [_named(collection, name) for name in names if name not in building]
     if building:
         _abort_builds(context, collection, building)
     for index in indexes:
         catalog_changes.drop_index(context.txn, collection, index)
     return {"nIndexesWas": count}
-
-
-def _building(context: CommandContext, collection: Collection) -> list[Index]:
-    return [index for build in context.txn.catalog.builds_on(collection) for index in build.indexes]
 
 
 def _abort_builds(context: CommandContext, collection: Collection, names: list[Any] | None) -> None:

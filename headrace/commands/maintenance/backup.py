@@ -20,10 +20,9 @@ be read again. Error 43: the snapshot no longer exists.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.auth.privileges import ANY_NORMAL, Privilege
+from headrace.auth.privileges import ANY_NORMAL
 from headrace.dispatch.arguments import Field, Fields, boolean, number
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -35,8 +34,7 @@ from headrace.values.bson import encode
 from headrace.values.position import LAST, from_timestamp, to_key, to_timestamp
 
 if TYPE_CHECKING:
-    from headrace.dispatch.access import Grants
-    from headrace.dispatch.engine import Engine
+    pass
 
 NAME: Final = "headraceBackup"
 PIECE_BYTES: Final = 4 << 20
@@ -100,10 +98,6 @@ def _with_bytes(name: bytes, data: bytes, rest: dict[str, Any]) -> bytes:
     return b"".join((b"\x05", name, b"\0", len(data).to_bytes(4, "little"), b"\0", data, encode(rest)[4:-1]))
 
 
-def _needs(engine: Engine, request: Request, grants: Grants) -> Iterable[Privilege]:
-    return _NEEDS
-
-
 COMMAND: Final = Command(
     NAME,
     run,
@@ -112,6 +106,6 @@ COMMAND: Final = Command(
     needs_oplog=True,
     pauses=True,
     requires=Requirement(
-        "find on all databases, config, local and admin.system.users, as the role backup has it", _needs
+        "find on all databases, config, local and admin.system.users, as the role backup has it", lambda *_: _NEEDS
     ),
 )

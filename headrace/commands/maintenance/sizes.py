@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from bson import Binary, Int64
 
-from headrace.auth.privileges import Privilege
 from headrace.cursors.collection_scan import Scan
 from headrace.cursors.index_scan import IdScan
-from headrace.dispatch.access import Grants
 from headrace.dispatch.arguments import Fields, array, boolean, document, number, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -35,7 +33,7 @@ from headrace.values.order import compare
 from headrace.values.paths import get_path, split_path
 
 if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
+    pass
 
 COLLECTIONS: Final = array("collections", "string")
 DRY_RUN: Final = boolean("dryRun")
@@ -213,10 +211,6 @@ def _joined(hashes: dict[str, str]) -> str:
     return digest.hexdigest()
 
 
-def _data_size_needs(engine: Engine, request: Request, grants: Grants) -> Iterator[Privilege]:
-    yield str(request.body.get(request.name)), frozenset({"find"})
-
-
 _COMPACT: Final = Fields(DRY_RUN, FORCE, TARGET)
 _DATA_SIZE: Final = Fields(
     string("dataSize", required=True), KEY_PATTERN, MAX, MIN, *without_effect("bool", "estimate")
@@ -238,7 +232,10 @@ COMMANDS: Final = (
         _DATA_SIZE,
         aliases=("datasize",),
         pauses=True,
-        requires=Requirement("find on the collection that it names with its database", _data_size_needs),
+        requires=Requirement(
+            "find on the collection that it names with its database",
+            lambda engine, request, grants: ((str(request.body.get(request.name)), frozenset({"find"})),),
+        ),
     ),
     Command("dbHash", hash_database, _HASH, aliases=("dbhash",), pauses=True, requires=on_database("dbHash")),
     Command("reIndex", rebuild_indexes, Fields(), pauses=True, writes=True, requires=on_collection("reIndex")),

@@ -118,7 +118,9 @@ def _reply(collection: Collection, report: CollectionReport, *, scanned: bool, r
             warnings.append(f"Detected {missing} missing index entries.")
         if extra:
             warnings.append(f"Detected {extra} extra index entries.")
-        errors += [f"Index with name '{name}' has inconsistencies." for name, item in _invalid(report)]
+        errors += [
+            f"Index with name '{name}' has inconsistencies." for name, item in report.indexes.items() if not item.valid
+        ]
     assert collection.uuid is not None
     reply: dict[str, Any] = {"ns": collection.namespace, "uuid": Binary(collection.uuid, 4)}
     if scanned:
@@ -158,10 +160,6 @@ def _repairs(report: CollectionReport, missing: int, extra: int) -> list[str]:
     if missing:
         said.append(f"Inserted {missing} missing index entries.")
     return said
-
-
-def _invalid(report: CollectionReport) -> list[tuple[str, Any]]:
-    return [(name, item) for name, item in report.indexes.items() if not item.valid]
 
 
 _FIELDS: Final = Fields(

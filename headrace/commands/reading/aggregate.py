@@ -60,10 +60,6 @@ FIELDS: Final = Fields(
 )  # fmt: skip
 
 
-def _writes(pipeline: list[Any]) -> bool:
-    return bool(pipeline) and type(pipeline[-1]) is dict and not pipeline[-1].keys().isdisjoint({"$merge", "$out"})
-
-
 def run(context: CommandContext, request: Request) -> Any:
     """aggregate: answer the first batch of the pipeline's results, or of a change stream."""
     body = request.body
@@ -82,7 +78,7 @@ def run(context: CommandContext, request: Request) -> Any:
 
         check_level(body)
         return explain(context, request, "queryPlanner")
-    if body.get("writeConcern") is not None and not _writes(pipeline):
+    if body.get("writeConcern") is not None and not writes(request):
         raise CommandError(72, "Command does not support writeConcern")
     if body.get("cursor") is None:
         raise CommandError(9, "The 'cursor' option is required, except for aggregate with the explain argument")

@@ -44,7 +44,6 @@ from headrace.values.arrow import COLUMNS, SIZE
 from headrace.values.bson import decode, encode
 
 if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
     from headrace.values.arrow import RowColumns
 
 NAME: Final = "headraceChanges"
@@ -157,11 +156,7 @@ def _wanted(request: Request) -> Wanted:
     )  # fmt: skip
 
 
-def _is_read(engine: Engine, request: Request) -> bool:
-    """Whether the request is a long read. A request that may wait for events is short."""
-    return not request.body.get("waitMs")
-
-
 COMMAND: Final = Command(
-    NAME, run, FIELDS, needs_oplog=True, pauses=_is_read, requires=on_collection("changeStream", "find")
-)
+    NAME, run, FIELDS, needs_oplog=True, requires=on_collection("changeStream", "find"),
+    pauses=lambda engine, request: not request.body.get("waitMs"),  # a request that may wait for events is short
+)  # fmt: skip

@@ -170,10 +170,6 @@ def _kill_cursors(engine: Engine, request: Request, grants: Grants) -> Iterator[
             yield CLUSTER, _KILL_ANY_CURSOR
 
 
-def _current_op(engine: Engine, request: Request, grants: Grants) -> Iterable[Privilege]:
-    return () if truthy(request.body.get("$ownOps")) else ((CLUSTER, _IN_PROGRESS),)
-
-
 def _kill_op(engine: Engine, request: Request, grants: Grants) -> Iterator[Privilege]:
     number = request.body.get("op")
     for waiting in engine.shell.waiting_requests():
@@ -201,7 +197,10 @@ def _profile(engine: Engine, request: Request, grants: Grants) -> Iterable[Privi
     return ((f"{request.db}.", _PROFILE),)
 
 
-CURRENT_OP: Final = Requirement("inprog on the cluster; nothing for one's own (`$ownOps`)", _current_op)
+CURRENT_OP: Final = Requirement(
+    "inprog on the cluster; nothing for one's own (`$ownOps`)",
+    lambda engine, request, grants: () if truthy(request.body.get("$ownOps")) else ((CLUSTER, _IN_PROGRESS),),
+)
 EXPLAIN: Final = Requirement("what the explained command requires", _explain)
 GET_MORE: Final = Requirement("the user's own cursor, and what opening it required", _get_more)
 KILL_CURSORS: Final = Requirement("the user's own cursors, otherwise killAnyCursor on the cluster", _kill_cursors)

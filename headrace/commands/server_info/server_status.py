@@ -220,10 +220,6 @@ def _security(context: CommandContext, request: Request) -> dict[str, Any] | Non
     return shown or None
 
 
-def _storage_engine(context: CommandContext, request: Request) -> dict[str, Any]:
-    return {"name": "lmdb", "supportsCommittedReads": True, "persistent": True, "readOnly": False}
-
-
 def _transport_security(context: CommandContext, request: Request) -> dict[str, Any] | None:
     """Return the number of TLS connections by version; None if TLS is off."""
     if context.engine.options.tls is None:
@@ -232,6 +228,7 @@ def _transport_security(context: CommandContext, request: Request) -> dict[str, 
     return {version: Int64(metrics.get(f"{_TLS}TLSv{version}", 0)) for version in ("1.0", "1.1", "1.2", "1.3")}
 
 
+_STORAGE_ENGINE: Final = {"name": "lmdb", "supportsCommittedReads": True, "persistent": True, "readOnly": False}
 _TLS: Final = "transportSecurity."
 """The prefix of the counters of TLS connections."""
 _IDLE: Final = frozenset({"getMore", "hello"})
@@ -248,7 +245,7 @@ _SECTIONS: Final[dict[str, Callable[[CommandContext, Request], dict[str, Any] | 
     "opcounters": _opcounters,
     "repl": _replica_set,
     "security": _security,
-    "storageEngine": _storage_engine,
+    "storageEngine": lambda context, request: _STORAGE_ENGINE,
     "transportSecurity": _transport_security,
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.commands.writing.write_again import again, found, one_id
@@ -183,13 +183,9 @@ def remove(
             return None
         match = latest
         write = target.collection, match.record, match.raw
-        if not context.has_locks or wait_until_unlocked(context, partial(_try, write)):
+        if not context.has_locks or wait_until_unlocked(context, methodcaller("delete", *write)):
             context.txn.delete(*write, retryable)
             return match
-
-
-def _try(write: tuple[Collection, bytes, bytes], txn: WriteTransaction) -> None:
-    txn.delete(*write)
 
 
 _LIMIT_ONE: Final = b"\x10limit\x00\x01\x00\x00\x00\x00"

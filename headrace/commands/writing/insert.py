@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from operator import methodcaller
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,17 +100,13 @@ def _one(
             with_id_first(document)  # a document that is refused makes no collection
             collection = created(context, namespace)
         if context.engine.store.transactions.locks:  # `has_locks` checks this first; checking here saves a call
-            while context.has_locks and not wait_until_unlocked(context, partial(_try, collection, document)):
+            while context.has_locks and not wait_until_unlocked(context, methodcaller("insert", collection, document)):
                 collection = created(context, collection.namespace)
         context.txn.insert(collection, document, retryable, keeps_empty_timestamps=context.keeps_empty_timestamps)
     except CommandError as error:
         return {"n": 0, "writeErrors": write_errors([(0, error)])}
     context.metrics["document.inserted"] += 1
     return _ONE_INSERTED
-
-
-def _try(collection: Collection, document: bytes, txn: WriteTransaction) -> None:
-    txn.insert(collection, document)
 
 
 def insert_plain(

@@ -233,7 +233,7 @@ def _negated(
             yield PathCondition(inner.path, [point(None)], False, False, None, node)
         return
     intervals = leaf_intervals(inner) if _is_exact(inner) else None
-    with_null = _has_null(inner)
+    with_null = inner.wanted is None or (inner.kind is MatchType.IN and any(item is None for item in inner.argument))
     if intervals is None or (with_null and element is not None):
         return
     path = _joined(prefix, inner.path)
@@ -287,14 +287,6 @@ def _is_prefix(leaf: LeafMatchExpression) -> bool:
     return leading is not None and not options and not leading[2] and leading.end() == len(pattern)
 
 
-def _has_null(leaf: LeafMatchExpression) -> bool:
-    return leaf.wanted is None or (leaf.kind is MatchType.IN and None in map(_null, leaf.argument))
-
-
-def _null(value: Any) -> bool | None:
-    return None if value is None else True
-
-
 def _equal(value: Any) -> Intervals | None:
     if type(value) in POINTS:
         return [point(value)]
@@ -307,23 +299,13 @@ def _equal(value: Any) -> Intervals | None:
 
 
 def _in(values: list[Any]) -> Intervals | None:
-    try:
-        return union(_each(values))
-    except _AnyValue:
-        return None
-
-
-class _AnyValue(Exception):
-    """A value of an `$in` has no intervals."""
-
-
-def _each(values: list[Any]) -> Iterator[Interval]:
-    """Yield the intervals of the values of an `$in`."""
-    for value in values:
+    made: Intervals = []
+    for value in paced(values):
         intervals = _pattern(value.pattern, regex_options(value)) if type(value) is Regex else _equal(value)
         if intervals is None:
-            raise _AnyValue
-        yield from intervals
+            return None
+        made += intervals
+    return union(made)
 
 
 def _pattern(pattern: str, options: str) -> Intervals:

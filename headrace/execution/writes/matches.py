@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
+from operator import methodcaller
 from typing import Any, Final, NamedTuple
 
 from headrace import limits
@@ -36,7 +37,7 @@ from headrace.store import capped, catalog_changes
 from headrace.store.catalog import Collection, Index
 from headrace.store.identity import with_id_first
 from headrace.store.view import LEFT_OUT
-from headrace.store.write_transaction import RetryableWrite, WriteTransaction
+from headrace.store.write_transaction import RetryableWrite
 from headrace.timeseries.series import is_buckets
 from headrace.values.bson import decode
 from headrace.values.bson.columns import BATCH_COUNT
@@ -290,11 +291,7 @@ def insert(context: CommandContext, target: Target, document: bytes, retryable: 
     """Insert a checked document and return it as stored. Raise the errors of `WriteTransaction.insert`, or 175."""
     if len(document) > limits.INSERT_BYTES:
         document = with_id_first(document)
-    while context.has_locks and not wait_until_unlocked(context, partial(_try, target.collection, document)):
+    while context.has_locks and not wait_until_unlocked(context, methodcaller("insert", target.collection, document)):
         pass
     keeps = context.keeps_empty_timestamps
     return context.txn.insert(target.collection, document, retryable, keeps_empty_timestamps=keeps)
-
-
-def _try(collection: Collection, document: bytes, txn: WriteTransaction) -> None:
-    txn.insert(collection, document)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from functools import partial
+from operator import methodcaller
 from typing import Any, Final, NamedTuple
 
 from bson import Timestamp
@@ -30,7 +30,7 @@ from headrace.execution.writes.validation import Validator
 from headrace.query.update import Diff, Update, UpdateContext, parse_update, upsert_document
 from headrace.query.update.sliced_update import SlicedUpdate, sliced_update
 from headrace.store.catalog import Collection
-from headrace.store.write_transaction import RetryableWrite, WriteTransaction
+from headrace.store.write_transaction import RetryableWrite
 from headrace.time_limit import limited, limited_call
 from headrace.values.bson import decode, encode
 from headrace.values.position import to_timestamp
@@ -59,10 +59,6 @@ _NO_TIME: Final = Timestamp(0, 0)
 def _has_no_time(document: dict[str, Any]) -> bool:
     """Whether a field is an empty timestamp. The types are checked first, because comparing values is slow."""
     return Timestamp in map(type, document.values()) and _NO_TIME in document.values()
-
-
-def _try(write: tuple[Collection, bytes, bytes, bytes, bytes], txn: WriteTransaction) -> None:
-    txn.replace(*write)
 
 
 HARMLESS: Final = frozenset({"changeStreamPreAndPostImages"})
@@ -135,7 +131,7 @@ class Applier:
             if match.pause_count != context.pause_count and not is_unchanged(context, target, match):
                 continue
             write = target.collection, match.record, match.raw, new, logged
-            if context.has_locks and not wait_until_unlocked(context, partial(_try, write)):
+            if context.has_locks and not wait_until_unlocked(context, methodcaller("replace", *write)):
                 continue
             context.txn.replace(*write, self._retryable, self._update.fields)
             return Changed(match.document, applied.document)
