@@ -35,7 +35,7 @@ _MANY: Final = (
 )  # fmt: skip
 
 _OF_THE_SERVER: Final = (
-    administration, build_info, changing_roles, changing_users, hello, hello, logging_in, merging,
+    administration, build_info, changing_roles, changing_users, hello, logging_in, merging,
     monitoring, parameters, refused, replica_set, server_status, session_commands, showing,
 )  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -99,10 +98,3 @@ def remove(context: CommandContext, namespace: str, identity: str) -> bool:
         return False
     context.txn.delete(collection, *stored_now)
     return True
-
-
-def new_id() -> bytes:
-    """Return the 16 bytes of a new user's `userId`, a random UUID."""
-    raw = bytearray(os.urandom(16))
-    raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
-    return bytes(raw)

@@ -14,7 +14,14 @@ from headrace.auth.privileges import documents_of, merged, parse_privilege
 from headrace.auth.roles import inherits, roles_of
 from headrace.commands.requirements import users
 from headrace.commands.users.arguments import role_named, role_names
-from headrace.commands.users.changing_users import RESTRICTIONS, ROLES_REQUIRED, listed_roles, note, set_restrictions
+from headrace.commands.users.changing_users import (
+    RESTRICTIONS,
+    ROLES_REQUIRED,
+    listed_roles,
+    note,
+    roles_after,
+    set_restrictions,
+)
 from headrace.dispatch.access import ROLES, USERS
 from headrace.dispatch.arguments import Fields, array
 from headrace.dispatch.command import Command
@@ -174,20 +181,13 @@ def revoke_privileges(context: CommandContext, request: Request) -> dict[str, An
     return _changed(context, request, role)
 
 
-def grant_roles(context: CommandContext, request: Request) -> dict[str, Any]:
-    """grantRolesToRole: make the role inherit other roles."""
+def change_roles(context: CommandContext, request: Request) -> dict[str, Any]:
+    """grantRolesToRole, revokeRolesFromRole: make the role inherit other roles, or no longer inherit them."""
     roles, name = listed_roles(request), _changeable(request)
-    _set_roles(context, {}, name, roles)
+    if request.name == "grantRolesToRole":
+        _set_roles(context, {}, name, roles)
     role = _existing(context, name)
-    role["roles"] = [item.document for item in dict.fromkeys([*roles_of(role), *roles])]
-    return _changed(context, request, role)
-
-
-def revoke_roles(context: CommandContext, request: Request) -> dict[str, Any]:
-    """revokeRolesFromRole: the role no longer inherits these."""
-    roles, name = listed_roles(request), _changeable(request)
-    role = _existing(context, name)
-    role["roles"] = [item.document for item in roles_of(role) if item not in roles]
+    role["roles"] = roles_after(request, role, roles)
     return _changed(context, request, role)
 
 
@@ -208,7 +208,7 @@ COMMANDS: Final = (
         writes=True,
         requires=users.GRANT_PRIVILEGES,
     ),
-    Command("grantRolesToRole", grant_roles, Fields(ROLES_REQUIRED), writes=True, requires=users.GRANT_ROLES),
+    Command("grantRolesToRole", change_roles, Fields(ROLES_REQUIRED), writes=True, requires=users.GRANT_ROLES),
     Command(
         "revokePrivilegesFromRole",
         revoke_privileges,
@@ -216,6 +216,6 @@ COMMANDS: Final = (
         writes=True,
         requires=users.REVOKE_PRIVILEGES,
     ),
-    Command("revokeRolesFromRole", revoke_roles, Fields(ROLES_REQUIRED), writes=True, requires=users.REVOKE_ROLES),
+    Command("revokeRolesFromRole", change_roles, Fields(ROLES_REQUIRED), writes=True, requires=users.REVOKE_ROLES),
     Command("updateRole", update, Fields(INHERITED, PRIVILEGES, RESTRICTIONS), writes=True, requires=users.UPDATE_ROLE),
 )

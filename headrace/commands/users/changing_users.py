@@ -7,6 +7,7 @@ some ten milliseconds, and other clients need not wait.
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -83,7 +84,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
     user_store.require_roles(context, roles)
     credentials = {"external": True} if name.db == EXTERNAL else request.prepared
     user: dict[str, Any] = {
-        "_id": name.id, "userId": Binary(user_store.new_id(), 4), "user": name.user, "db": name.db,
+        "_id": name.id, "userId": Binary.from_uuid(uuid.uuid4()), "user": name.user, "db": name.db,
         "credentials": credentials,
     }  # fmt: skip
     if body.get("customData") is not None:
@@ -168,23 +169,13 @@ def drop_all(context: CommandContext, request: Request) -> dict[str, Any]:
     return {"n": len(names)}
 
 
-def grant(context: CommandContext, request: Request) -> dict[str, Any]:
-    """grantRolesToUser: add roles to the user's roles. Raise 11 or 31."""
+def change_roles(context: CommandContext, request: Request) -> dict[str, Any]:
+    """grantRolesToUser, revokeRolesFromUser: add or remove roles, ignoring roles that the user lacks. Raise 11 or
+    31."""
     name = user_named(request)
     roles, user = listed_roles(request), _existing(context, name)
     user_store.require_roles(context, roles)
-    user["roles"] = [role.document for role in dict.fromkeys([*roles_of(user), *roles])]
-    user_store.change(context, USERS, user)
-    note(context, request, {"user": name.user, "db": name.db, "roles": [role.document for role in roles]})
-    return {}
-
-
-def revoke(context: CommandContext, request: Request) -> dict[str, Any]:
-    """revokeRolesFromUser: remove roles from a user, ignoring roles that the user lacks. Raise 11 or 31."""
-    name = user_named(request)
-    roles, user = listed_roles(request), _existing(context, name)
-    user_store.require_roles(context, roles)
-    user["roles"] = [role.document for role in roles_of(user) if role not in roles]
+    user["roles"] = roles_after(request, user, roles)
     user_store.change(context, USERS, user)
     note(context, request, {"user": name.user, "db": name.db, "roles": [role.document for role in roles]})
     return {}
@@ -196,6 +187,14 @@ def listed_roles(request: Request) -> list[RoleName]:
     if not roles:
         raise CommandError(2, f'{request.name} command requires a non-empty "roles" array')
     return roles
+
+
+def roles_after(request: Request, holder: dict[str, Any], roles: list[RoleName]) -> list[dict[str, Any]]:
+    """Return the roles of a user or role after a request grants or revokes some."""
+    held = roles_of(holder)
+    grants = request.name.startswith("grant")
+    left = dict.fromkeys([*held, *roles]) if grants else [role for role in held if role not in roles]
+    return [role.document for role in left]
 
 
 def note(context: CommandContext, request: Request, details: dict[str, Any]) -> None:
@@ -217,7 +216,7 @@ COMMANDS: Final = (
     ),
     Command("dropAllUsersFromDatabase", drop_all, Fields(), writes=True, requires=on_database("dropUser")),
     Command("dropUser", drop, Fields(), writes=True, requires=on_database("dropUser")),
-    Command("grantRolesToUser", grant, Fields(ROLES_REQUIRED), writes=True, requires=users.GRANT_ROLES),
-    Command("revokeRolesFromUser", revoke, Fields(ROLES_REQUIRED), writes=True, requires=users.REVOKE_ROLES),
+    Command("grantRolesToUser", change_roles, Fields(ROLES_REQUIRED), writes=True, requires=users.GRANT_ROLES),
+    Command("revokeRolesFromUser", change_roles, Fields(ROLES_REQUIRED), writes=True, requires=users.REVOKE_ROLES),
     Command("updateUser", update, Fields(*_USER, ROLES), writes=True, prepare=derivation, requires=users.UPDATE_USER),
 )

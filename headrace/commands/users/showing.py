@@ -65,7 +65,7 @@ def _filtered(
         if not SHOW_CUSTOM_DATA.of(body):
             user.pop("customData", None)
         if details:
-            user |= _details(context, item, privileges=SHOW_PRIVILEGES.of(body))
+            user |= _details(context, roles_of(item), item, privileges=SHOW_PRIVILEGES.of(body))
         users.append(user)
     spec = FILTER.of(body)
     if not spec:
@@ -74,8 +74,11 @@ def _filtered(
     return [user for user in users if matches(user)]
 
 
-def _details(context: CommandContext, item: dict[str, Any], *, privileges: bool) -> dict[str, Any]:
-    resolved = resolve(roles_of(item), user_store.role_loader(context))
+def _details(
+    context: CommandContext, names: list[RoleName], item: dict[str, Any], *, privileges: bool
+) -> dict[str, Any]:
+    """Return what a user with these roles inherits, and the restrictions of its document."""
+    resolved = resolve(names, user_store.role_loader(context))
     details: dict[str, Any] = {"inheritedRoles": [role.document for role in resolved.roles]}
     if privileges:
         details["inheritedPrivileges"] = documents_of(resolved.privileges)
@@ -99,7 +102,9 @@ def roles_info(context: CommandContext, request: Request) -> dict[str, Any]:
     else:
         names = role_names(asked if type(asked) is list else [asked], request.db)
     if fragment:
-        return {"userFragment": _fragment(context, names)}
+        user_store.require_roles(context, names)
+        given = {"roles": [name.document for name in names]}
+        return {"userFragment": given | _details(context, names, {}, privileges=True)}
     described = (_role(context, name, body) for name in names)
     return {"roles": [role for role in described if role is not None]}
 
@@ -116,19 +121,6 @@ def _checked_format(body: dict[str, Any]) -> bool:
             f"'asUserFragment', given: {element_text('showPrivileges', asked)}",
         )
     return True
-
-
-def _fragment(context: CommandContext, names: list[RoleName]) -> dict[str, Any]:
-    """Return the privileges of a user with these roles. Raise 31 if a role does not exist."""
-    user_store.require_roles(context, names)
-    resolved = resolve(names, user_store.role_loader(context))
-    return {
-        "roles": [name.document for name in names],
-        "inheritedRoles": [name.document for name in resolved.roles],
-        "inheritedPrivileges": documents_of(resolved.privileges),
-        "inheritedAuthenticationRestrictions": list(resolved.restrictions),
-        "authenticationRestrictions": [],
-    }
 
 
 def _role(context: CommandContext, name: RoleName, body: dict[str, Any]) -> dict[str, Any] | None:

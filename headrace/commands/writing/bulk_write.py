@@ -9,7 +9,7 @@ inserts into one collection are one batch. Source: MongoDB's `bulkWrite`, since 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -136,7 +136,14 @@ def run(context: CommandContext, request: Request) -> bytes:
     for first, group in _groups(operations, totals.progress["next"]):
         if totals.has_ended:
             break
-        _DO[group[0].kind](context, request, first, group, totals)
+        if group[0].kind == "insert":
+            _insert(context, request, first, group, totals)
+            continue
+        try:
+            group[0].check_collection(context)
+            (_update if group[0].kind == "update" else _delete)(context, request, first, group[0], totals)
+        except CommandError as error:
+            totals.failed(first, group[0].kind, error)
     made = totals.progress["results"]
     results = (encode(result) for result in made)
     cursor = open_cursor(context, request, NAMESPACE, results, UNBOUNDED if size is None else size)
@@ -253,17 +260,11 @@ def _insert(
 
 
 def _update(
-    context: CommandContext, request: Request, index: int, group: list[BulkOperation], totals: BulkTotals
+    context: CommandContext, request: Request, index: int, operation: BulkOperation, totals: BulkTotals
 ) -> None:
-    operation = group[0]
-    try:
-        operation.check_collection(context)
-        outcome = update.run_statement(
-            context, request, operation.namespace, operation.statement, totals.retryable_at(index)
-        )
-    except CommandError as error:
-        totals.failed(index, "update", error)
-        return
+    outcome = update.run_statement(
+        context, request, operation.namespace, operation.statement, totals.retryable_at(index)
+    )
     if outcome.upserted is None:
         result = {"n": outcome.matched, "nModified": outcome.modified}
         totals.done(index, result, nMatched=outcome.matched, nModified=outcome.modified)
@@ -272,24 +273,12 @@ def _update(
 
 
 def _delete(
-    context: CommandContext, request: Request, index: int, group: list[BulkOperation], totals: BulkTotals
+    context: CommandContext, request: Request, index: int, operation: BulkOperation, totals: BulkTotals
 ) -> None:
-    operation = group[0]
-    try:
-        operation.check_collection(context)
-        let, retryable = variables_of(context, request), totals.retryable_at(index)
-        removed = delete.run_statement(context, operation.namespace, operation.statement, let, retryable)
-    except CommandError as error:
-        totals.failed(index, "delete", error)
-        return
+    let, retryable = variables_of(context, request), totals.retryable_at(index)
+    removed = delete.run_statement(context, operation.namespace, operation.statement, let, retryable)
     totals.done(index, {"n": removed}, nDeleted=removed)
 
-
-_DO: Final[dict[str, Callable[..., None]]] = {
-    "delete": _delete,
-    "insert": _insert,
-    "update": _update,
-}
 
 COMMAND: Final = Command(
     "bulkWrite", run, FIELDS, pauses=True, writes=True, admin_only=True, requires=writes.BULK_WRITE
