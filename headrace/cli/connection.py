@@ -49,13 +49,8 @@ def opened(uri: str, **options: Any) -> Client:
     resolved_uri = resolved(uri)
     given = resolved_uri.partition("?")[2].lower()
     defaults = {name: value for name, value in _OPTIONS.items() if f"{name.lower()}=" not in given}
-    return _client(resolved_uri, defaults | options)
-
-
-def _client(uri: str, options: dict[str, Any]) -> Client:
-    """Return a client. Raises pymongo's errors, and Failed for an unreadable file of the TLS options."""
     try:
-        return MongoClient[Document](uri, **options)
+        return MongoClient[Document](resolved_uri, **(defaults | options))
     except OSError as error:
         raise Failed(f"a file of the connection string cannot be used: {error}") from None
 

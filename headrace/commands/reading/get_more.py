@@ -64,7 +64,7 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
     if type(cursor) is ReaderCursor:
         raise HandedOver(ReaderCall(request, cursor))
     if not cursor.awaits and body.get("maxTimeMS") is not None:
-        _check_time(body)
+        raise CommandError(2, "cannot set maxTimeMS on getMore command for a non-awaitData cursor")
     store, position = context.store, context.store.last_position
     batch = _documents(context, cursor, size or None)
     if not batch and cursor.awaits and not request.time_is_up:  # a commit during a pause wakes no wait
@@ -136,10 +136,6 @@ def _check_out(context: CommandContext, request: Request, cursor: Any) -> None:
     except CommandError:
         context.cursors.remove(cursor.id)
         raise
-
-
-def _check_time(body: dict[str, Any]) -> None:
-    raise CommandError(2, "cannot set maxTimeMS on getMore command for a non-awaitData cursor")
 
 
 def _await_ms(body: dict[str, Any]) -> float:

@@ -186,10 +186,6 @@ def _list_collections(engine: Engine, request: Request, grants: Grants) -> Itera
     return ((f"{request.db}.", _LIST_COLLECTIONS),)
 
 
-def _list_databases(engine: Engine, request: Request, grants: Grants) -> Iterable[Privilege]:
-    return ((CLUSTER, _LIST_DATABASES),) if request.body.get("authorizedDatabases") is False else ()
-
-
 def _profile(engine: Engine, request: Request, grants: Grants) -> Iterable[Privilege]:
     level = request.body.get("profile")
     if isinstance(level, int) and level < 0:
@@ -206,5 +202,10 @@ GET_MORE: Final = Requirement("the user's own cursor, and what opening it requir
 KILL_CURSORS: Final = Requirement("the user's own cursors, otherwise killAnyCursor on the cluster", _kill_cursors)
 KILL_OP: Final = Requirement("killop on the cluster; nothing for one's own", _kill_op)
 LIST_COLLECTIONS: Final = Requirement("listCollections on the database; nothing for one's own", _list_collections)
-LIST_DATABASES: Final = Requirement("a login; listDatabases on the cluster for all of them", _list_databases)
+LIST_DATABASES: Final = Requirement(
+    "a login; listDatabases on the cluster for all of them",
+    lambda engine, request, grants: (
+        ((CLUSTER, _LIST_DATABASES),) if request.body.get("authorizedDatabases") is False else ()
+    ),
+)
 PROFILE: Final = Requirement("enableProfiler on the database", _profile)

@@ -64,7 +64,7 @@ def features(context: CommandContext, request: Request) -> dict[str, Any]:
 
 def host_info(context: CommandContext, request: Request) -> dict[str, Any]:
     """hostInfo: describe the machine, its memory and its operating system."""
-    memory_mb = _memory_bytes() // (1024 * 1024)
+    memory_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (1024 * 1024)
     cores = os.cpu_count() or 1
     places = _cores()
     nodes = len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1
@@ -102,10 +102,6 @@ def _cores() -> list[tuple[str, str]]:
     fields = [(name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
     sockets = [value for name, value in fields if name == "physical id"]
     return list(zip(sockets, (value for name, value in fields if name == "core id"), strict=False))
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def get_cmd_line_opts(context: CommandContext, request: Request) -> dict[str, Any]:

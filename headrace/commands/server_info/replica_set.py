@@ -128,7 +128,7 @@ def get_config(context: CommandContext, request: Request) -> dict[str, Any]:
             "catchUpTakeoverDelayMillis": 30000,
             "getLastErrorModes": {},
             "getLastErrorDefaults": {"w": 1, "wtimeout": 0},
-            "replicaSetId": _set_id(context),
+            "replicaSetId": ObjectId(context.store.history_id or first_history_id(context.engine.options)),
         },
     }
     if COMMITMENT_STATUS.of(request.body):
@@ -148,11 +148,6 @@ def _configured_member(context: CommandContext, request: Request) -> dict[str, A
         "secondaryDelaySecs": Int64(0),
         "votes": 1,
     }
-
-
-def _set_id(context: CommandContext) -> ObjectId:
-    """Return the set's id: the stored one, or a derived one if none is stored."""
-    return ObjectId(context.store.history_id or first_history_id(context.engine.options))
 
 
 def step_down(context: CommandContext, request: Request) -> dict[str, Any]:
