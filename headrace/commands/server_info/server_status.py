@@ -228,7 +228,6 @@ def _transport_security(context: CommandContext, request: Request) -> dict[str, 
     return {version: Int64(metrics.get(f"{_TLS}TLSv{version}", 0)) for version in ("1.0", "1.1", "1.2", "1.3")}
 
 
-_STORAGE_ENGINE: Final = {"name": "lmdb", "supportsCommittedReads": True, "persistent": True, "readOnly": False}
 _TLS: Final = "transportSecurity."
 """The prefix of the counters of TLS connections."""
 _IDLE: Final = frozenset({"getMore", "hello"})
@@ -245,7 +244,12 @@ _SECTIONS: Final[dict[str, Callable[[CommandContext, Request], dict[str, Any] | 
     "opcounters": _opcounters,
     "repl": _replica_set,
     "security": _security,
-    "storageEngine": lambda context, request: _STORAGE_ENGINE,
+    "storageEngine": lambda context, request: {
+        "name": "lmdb",
+        "supportsCommittedReads": True,
+        "persistent": True,
+        "readOnly": False,
+    },
     "transportSecurity": _transport_security,
 }
 
