@@ -105,6 +105,8 @@ CASES: list[tuple[Any, int]] = [
     ({"$dateTrunc": {"date": "$d", "unit": "hour", "binSize": Int64(2**62)}}, 5439002),
     ({"$setEquals": [1, [1]]}, 17044),
     ({"$setEquals": ["$a", [1]]}, 17044),
+    ({"$let": {"vars": 1, "in": 1}}, 10065),
+    ({"$let": {"vars": [1, 2], "in": 1}}, 9),
     ({"$mergeObjects": [1]}, 40400),
     ({"$getField": {}}, 3041702),
     ({"$mergeObjects": ["$a"]}, 40400),

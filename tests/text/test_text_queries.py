@@ -186,11 +186,14 @@ def test_find_and_modify_shows_the_score(at: DrivenServer) -> None:
 def test_alternatives_of_a_search_have_indexes(at: DrivenServer) -> None:
     spec = {"$or": [text("cake"), {"views": 10}]}
     assert refused(at, {"find": "c", "filter": spec}) == 291
+    by_id = find(at, {"$or": [text("cake"), {"_id": {"$gt": 7}}]}, projection={"_id": 1, "s": SCORE}, sort={"_id": 1})
+    assert by_id == [{"_id": 3, "s": 0.75}, {"_id": 8}]
     at.must("t", {"createIndexes": "c", "indexes": [{"key": {"views": 1}, "name": "v"}]})
     assert sorted(ids(at, spec)) == [3, 7, 8]
     assert ids(at, spec, sort={"views": -1, "_id": 1}) == [3, 7, 8]
     scored = find(at, spec, projection={"_id": 1, "s": SCORE}, sort={"_id": 1})
     assert scored == [{"_id": 3, "s": 0.75}, {"_id": 7}, {"_id": 8}]
+    assert sorted(ids(at, {"$or": [*spec["$or"], {"_id": 1}]})) == [1, 3, 7, 8]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from headrace.errors import CommandError
 from headrace.execution.planner.bounds import POINTS, PathCondition, conditions_of, equality_condition
 from headrace.execution.planner.collated_bounds import conditions_for, has_order_of
 from headrace.execution.planner.eligibility import follows, holds, is_safe, usable
+from headrace.execution.planner.id_ranges import id_intervals
 from headrace.execution.planner.index_access import (
     Access,
     IndexAccess,
@@ -164,9 +165,24 @@ def _text_choice(collection: Collection, query: Query, conditions: list[PathCond
         access = _branches(collection.indexes, query, ANY_ORDER)
     else:
         access = text_access(collection.indexes, conditions, search, query.collation)
-    if access is None:
-        raise no_way(within_or=within_or)
-    return Choice(access)
+    if access is not None:
+        return Choice(access)
+    if search is None and _is_bounded_by_id(collection, query):
+        return NO_INDEX
+    raise no_way(within_or=within_or)
+
+
+def _is_bounded_by_id(collection: Collection, query: Query) -> bool:
+    """Whether each branch of an `$or` around a search has an access or bounds on `_id`, whose index has no entries."""
+    assert query.node is not None
+    for child in query.node.children if isinstance(query.node, And) else (query.node,):
+        if isinstance(child, Or) and all(
+            id_intervals(collection, branch, query.collation) is not None
+            or _each_branch(collection.indexes, Or((branch,)), query.collation, None)
+            for branch in child.children
+        ):
+            return True
+    return False
 
 
 def _tried(

@@ -26,6 +26,8 @@ def _parse_let(argument: Any, context: ParseContext) -> Expression:
     codes = {"vars": 16876, "in": 16877}
     read_named("$let", argument, codes, codes, 16874, 16875)
     variables = argument["vars"]
+    if type(variables) is list:
+        variables = {str(index): value for index, value in enumerate(variables)}
     if type(variables) is not dict:
         raise CommandError(10065, f"invalid parameter: expected an object (vars), found {type_name(variables)}")
     operands = [parse_operand(value, context) for value in variables.values()]
