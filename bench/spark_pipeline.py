@@ -25,8 +25,8 @@ import headrace.spark
 from headrace.spark.rows.documents import Shaper
 from headrace.spark.rows.events import SCHEMA
 from headrace.spark.session import get_session
-from headrace.values.arrow import COLUMNS
 from headrace.values.arrow.batches import events_batch
+from headrace.values.arrow.event_columns import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,7 +18,7 @@ PAGE: Final = Path(__file__).with_name("unsupported.md")
 NAMES: Final = ("REFUSED", "REFUSED_FLAGS", "UNSUPPORTED")
 TITLES: Final = {
     "accumulator.UNSUPPORTED": "Accumulators",
-    "encrypted_strings.UNSUPPORTED": "Expressions with an encrypted payload",
+    "strings.UNSUPPORTED": "Expressions with an encrypted payload",
     "filter_parser.UNSUPPORTED": "Query operators at the top level",
     "find.UNSUPPORTED": "Options of `find`",
     "json_schema.REFUSED": "Keywords of `$jsonSchema`",
@@ -26,7 +26,7 @@ TITLES: Final = {
     "refused.REFUSED": "Commands",
     "serve.REFUSED_FLAGS": "Flags of `headrace serve`",
     "server_stages.UNSUPPORTED": "Options of `$collStats`",
-    "stage_table.UNSUPPORTED": "Pipeline stages",
+    "pipeline.UNSUPPORTED": "Pipeline stages",
     "time_series.UNSUPPORTED": "Indexes on measurements of a time series",
 }
 """By file and table."""

@@ -22,7 +22,7 @@ TABLE_ROWS_MIN = 4
 FORBIDDEN_NAMES = {"common", "helper", "helpers", "misc", "util", "utils"}
 ORDERED_BY_MEANING = {
     "headrace/commands/server_info/server_status.py:_OPERATIONS",  # as serverStatus lists them
-    "headrace/query/stages/bucket_auto.py:SERIES",  # by coarseness
+    "headrace/query/stages/bucket.py:SERIES",  # by coarseness
 }
 FOREIGN = {
     "a path of somebody's machine": re.compile(r"(?<![\w.~*}])/(home|mnt|opt|root|srv|Users|work|workspace)/\w"),

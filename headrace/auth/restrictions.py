@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import to_string
 
 CLIENT: Final = "clientSource"
 SERVER: Final = "serverAddress"

@@ -27,8 +27,7 @@ from headrace.changes.stream import StreamSpec
 from headrace.changes.stream_options import Shape
 from headrace.changes.stream_pipeline import StreamPipeline, passes
 from headrace.errors import CommandError
-from headrace.values.bson import decode
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import decode, to_string
 
 
 class HeadRule:

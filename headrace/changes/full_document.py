@@ -15,8 +15,7 @@ from headrace.changes.bson_elements import document_element
 from headrace.changes.operation import Operation
 from headrace.errors import CommandError
 from headrace.query.diff import apply_diff
-from headrace.values.bson import decode, encode
-from headrace.values.bson.to_string import to_compact_string
+from headrace.values.bson import decode, encode, to_compact_string
 from headrace.values.position import Position, to_timestamp
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.changes.stream import StreamSpec
 from headrace.errors import CommandError
-from headrace.values.bson.to_string import to_compact_string
+from headrace.values.bson import to_compact_string
 from headrace.values.position import Position
 
 if TYPE_CHECKING:

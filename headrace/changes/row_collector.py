@@ -22,8 +22,8 @@ from headrace.changes.entry import DecodedEntry
 from headrace.changes.operation import Head
 from headrace.changes.slicing import head_bytes, head_of, slices_of
 from headrace.changes.stream_options import Shape
-from headrace.values.arrow import RowColumns, RowKind, slice_of
-from headrace.values.keystring import encode_element
+from headrace.values.arrow.event_columns import RowColumns, RowKind, slice_of
+from headrace.values.keystring.encoding import encode_element
 from headrace.values.token import TokenMaker
 
 _LOOK: Final = 255

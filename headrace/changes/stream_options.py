@@ -13,8 +13,7 @@ from typing import Any, Final
 from bson import Timestamp
 
 from headrace.errors import CommandError
-from headrace.values.bson import type_name
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import to_string, type_name
 from headrace.values.token import ResumeToken, decode_token
 
 FULL_DOCUMENT: Final = frozenset({"default", "required", "updateLookup", "whenAvailable"})

@@ -18,12 +18,12 @@ from typing import Any, Final
 
 from headrace.changes.resume import fatal
 from headrace.changes.stream import StreamSpec
-from headrace.query.expansion import encoded_between
 from headrace.query.match import Predicate
+from headrace.query.operation_memory import encoded_between
 from headrace.query.stages.match_stage import Match
 from headrace.query.stages.stage import Stage
 from headrace.time_limit import limited_call
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import to_string
 
 FIXED: Final = frozenset({"ns", "operationType"})
 HEADER: Final = FIXED | {"clusterTime", "documentKey", "wallTime"}

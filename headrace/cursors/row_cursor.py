@@ -18,7 +18,7 @@ from headrace.changes.stream import StreamSpec
 from headrace.cursors.change_cursor import ChangeCursor, ViewSource, check_read
 from headrace.cursors.feed import Feeds
 from headrace.errors import CommandError
-from headrace.values.arrow import RowColumns
+from headrace.values.arrow.event_columns import RowColumns
 from headrace.values.bson import encode
 from headrace.values.position import LAST
 

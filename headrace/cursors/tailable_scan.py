@@ -13,7 +13,7 @@ from uuid import UUID
 
 from headrace.cursors.collection_scan import Scan
 from headrace.errors import CommandError
-from headrace.query.expansion import encoded
+from headrace.query.operation_memory import encoded
 from headrace.store.catalog import Collection
 from headrace.store.view import View
 from headrace.turns import tick

@@ -18,7 +18,7 @@ from headrace.cursors.index_scan import Range, check_index, plan_summary, walk_k
 from headrace.running_command import examined
 from headrace.store.catalog import Collection, Index
 from headrace.store.view import LEFT_OUT, Skip, View
-from headrace.values.keystring import decode_value
+from headrace.values.keystring.decoding import decode_value
 
 RECORD_BYTES: Final = 200
 """The approximate memory of a record with its score, in bytes."""

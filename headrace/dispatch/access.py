@@ -21,7 +21,7 @@ from headrace.dispatch.sessions import lsid_of, user_digest
 from headrace.errors import CommandError
 from headrace.store.view import View
 from headrace.values.bson import decode, encode
-from headrace.values.keystring import encode_element
+from headrace.values.keystring.encoding import encode_element
 
 if TYPE_CHECKING:
     from headrace.dispatch.command import Command

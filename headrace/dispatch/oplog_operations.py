@@ -16,12 +16,10 @@ from headrace.dispatch.arguments import TYPES, Field, Fields, boolean, document,
 from headrace.dispatch.namespaces import COLLECTION_UUID
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
-from headrace.query.update import UpdateContext
-from headrace.query.update.diff_update import parse_entry
-from headrace.query.update.update import Update
+from headrace.query.update.update import Update, UpdateContext
+from headrace.query.update.update_parser import parse_entry
 from headrace.store.catalog import Catalog, Collection
-from headrace.values.bson import decode, encode, find_element, iter_elements
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import decode, encode, find_element, iter_elements, to_string
 from headrace.values.position import to_timestamp
 
 _DEPTH_MAX: Final = 10

@@ -79,7 +79,7 @@ def on_cluster(*actions: str) -> Requirement:
 def unauthorized(request: Request) -> CommandError:
     """Return the error for a request that its user may not make, with MongoDB's text."""
     from headrace.dispatch.request import shown_body
-    from headrace.values.bson.to_string import to_string
+    from headrace.values.bson import to_string
 
     body: Any = shown_body(request)
     if len(request.raw) > _SHOWN_BYTES_MAX:

@@ -20,7 +20,7 @@ from headrace.query.pipeline import PipelineContext
 from headrace.store import pre_images
 from headrace.store.store import Store
 from headrace.store.view import View
-from headrace.values.keystring import encode_element
+from headrace.values.keystring.encoding import encode_element
 
 STANDALONE: Final = "The $changeStream stage is only supported on replica sets"
 

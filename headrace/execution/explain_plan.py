@@ -37,7 +37,7 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends
 from headrace.store.indexes.text_keys import TERM, is_text
 from headrace.store.view import LEFT_OUT, Counted, Skip, View
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import to_string
 
 if TYPE_CHECKING:
     from headrace.cursors.text_scan import TermKeys

@@ -12,7 +12,7 @@ from headrace.dispatch.generic_arguments import LET
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.errors import CommandError
 from headrace.query.expressions import Env, parse_expression
-from headrace.query.expressions.field_paths import check_variable_name
+from headrace.query.expressions.expression import check_variable_name
 from headrace.values.bson import MISSING
 
 if TYPE_CHECKING:

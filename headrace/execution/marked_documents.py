@@ -17,11 +17,11 @@ from headrace.dispatch.context import CommandContext
 from headrace.execution.read_plan import ReadKind, ReadPlan
 from headrace.execution.writes.matches import MatchedDocument, matches
 from headrace.query.document_metadata import MARK, Readers, mark_of
-from headrace.query.stages.unwind import with_nested
+from headrace.query.stages.reshaping import with_nested
 from headrace.store.catalog import Collection
 from headrace.store.indexes.index_entries import key_maker
 from headrace.values.bson import MISSING, decode, encode_in_order
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 
 if TYPE_CHECKING:
     from headrace.query.expressions.expression import Evaluate

@@ -33,10 +33,10 @@ from headrace.store.catalog import Collection
 from headrace.store.indexes.geo_keys import SPHERE
 from headrace.store.view import LEFT_OUT, View
 from headrace.values.bson import MISSING, decode
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 
 if TYPE_CHECKING:
-    from headrace.geo.covers import Span
+    from headrace.geo.covering import Span
     from headrace.geo.near import Near
     from headrace.query.document_metadata import Readers
     from headrace.query.expressions import Env
@@ -61,7 +61,7 @@ def near_documents(context: CommandContext, finder: Finder, wanted: int | None =
     """Return the matches of a filter with a `$near`, the nearest first. Raise 291 without a suitable index.
 
     `wanted`: the number of documents that may be enough."""
-    from headrace.query.match.geo_near import without_near  # the geospatial modules are imported only when used
+    from headrace.query.match.index_conditions import without_near  # the geospatial modules are imported only when used
 
     access = finder.near_access(context.current_view)
     rest = without_near(finder.predicate.node)
@@ -184,7 +184,7 @@ class NearSearch:
         """Return the cell numbers from and up to two, without those that the circles have."""
         if not self._rings.spans:
             return (span,)
-        from headrace.geo.covers import without
+        from headrace.geo.covering import without
 
         return without([span], self._rings.spans)
 
@@ -307,7 +307,7 @@ class NearRings:
         if radius is None:
             return
         if near.least:
-            from headrace.geo.rows import RADIUS_MAX, RADIUS_MIN, circle_cover
+            from headrace.geo.covering import RADIUS_MAX, RADIUS_MIN, circle_cover
             from headrace.geo.shapes import Cap
 
             least = near.least / near.unit
@@ -334,7 +334,7 @@ class NearRings:
         return sqrt(self._count * (high - low) * leaf_area(self._access.near.centre) / (pi * count))
 
     def _set(self, radius: float) -> None:
-        from headrace.geo.rows import RADIUS_MAX, RADIUS_MIN
+        from headrace.geo.covering import RADIUS_MAX, RADIUS_MIN
 
         self._is_last = radius >= self._most and radius >= RADIUS_MIN
         if self._is_last:
@@ -349,8 +349,7 @@ class NearRings:
 
     def unread(self) -> list[Span]:
         """Return the leaves of the circle that were not read, and count them as read."""
-        from headrace.geo.covers import joined, without
-        from headrace.geo.rows import circle_cover
+        from headrace.geo.covering import circle_cover, joined, without
         from headrace.geo.shapes import Cap
 
         assert self.radius is not None

@@ -22,17 +22,16 @@ from headrace.execution.sources import documents, equal_documents, in_order, is_
 from headrace.execution.time_series import source_of, unpacked
 from headrace.execution.writes.output import write_output
 from headrace.query.document_metadata import DocumentMetadata
-from headrace.query.expansion import encoded
-from headrace.query.match.text_match import TextQuery
+from headrace.query.match.index_conditions import TextQuery
+from headrace.query.operation_memory import encoded
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_pipeline
 from headrace.query.projection import included_fields
 from headrace.query.stages.fusion import Fusion, is_fusion
 from headrace.query.stages.group import Group
-from headrace.query.stages.limit import Limit, Skip
+from headrace.query.stages.reshaping import Unwind
 from headrace.query.stages.server_stage import ServerStage
-from headrace.query.stages.sort_stage import Sort
+from headrace.query.stages.sort_stage import Limit, Skip, Sort
 from headrace.query.stages.stage import DocumentStage, EqualDocuments
-from headrace.query.stages.unwind import Unwind
 from headrace.time_limit import limited
 from headrace.values.bson import decode, encode_in_order
 from headrace.values.bson.columns import cut_documents, decoded

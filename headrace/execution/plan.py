@@ -27,17 +27,16 @@ from headrace.execution.planner.trial import RESULT_COUNT
 from headrace.query.collation import Collation, parse_collation
 from headrace.query.document_metadata import MARK
 from headrace.query.match import Predicate, parse_filter
+from headrace.query.match.index_conditions import TextQuery, has_search
 from headrace.query.match.match_expression import And
-from headrace.query.match.text_match import TextQuery, has_search
 from headrace.running_command import examined
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_entries import key_maker
 from headrace.store.indexes.text_keys import TextKeyMaker, is_text
 from headrace.store.view import LEFT_OUT, View, id_bounds
 from headrace.turns import tick
-from headrace.values.bson import decode, encode_in_order
-from headrace.values.bson.to_string import to_string
-from headrace.values.keystring import encode_value
+from headrace.values.bson import decode, encode_in_order, to_string
+from headrace.values.keystring.encoding import encode_value
 from headrace.values.order import equal
 
 if TYPE_CHECKING:

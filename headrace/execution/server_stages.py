@@ -31,8 +31,7 @@ from headrace.query.stages.geo_near import GeoNear
 from headrace.query.stages.match_stage import Search
 from headrace.query.stages.server_stage import ServerStage
 from headrace.store.catalog import Index
-from headrace.values.bson import decode
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import decode, to_string
 
 
 def documents(

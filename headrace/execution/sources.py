@@ -34,7 +34,7 @@ from headrace.store.entries import TERM
 from headrace.store.indexes.index_keys import CUT_KEY
 from headrace.store.view import LEFT_OUT, View
 from headrace.values.bson import decode, encode
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 
 
 def resolve(

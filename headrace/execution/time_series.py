@@ -2,7 +2,7 @@
 
 A time series collection `X` is a view of the collection `system.buckets.X`, as in MongoDB, and is read like any view.
 The filter after the stage that unpacks the buckets is first applied to the buckets as far as possible
-(`timeseries/bucket_filter.py`).
+(`timeseries/translation.py`).
 
     create X {timeseries, ...}   →  system.buckets.X {validator, clusteredIndex, timeseries, ...}
                                     X, a view of the buckets, with a stage that unpacks them
@@ -27,10 +27,9 @@ from headrace.store.catalog import Collection
 from headrace.store.view import View
 from headrace.store.write_transaction import WriteTransaction
 from headrace.timeseries.bucket import VERSION
-from headrace.timeseries.bucket_filter import bucket_filter
-from headrace.timeseries.index_keys import to_buckets
 from headrace.timeseries.series import PREFIX, SPANS, Series
-from headrace.values.bson.to_string import to_string
+from headrace.timeseries.translation import bucket_filter, to_buckets
+from headrace.values.bson import to_string
 
 
 class Buckets(NamedTuple):

@@ -13,10 +13,9 @@ from typing import Any, Final
 
 from bson import Decimal128, Int64
 
-from headrace.geo.polygons import Loop, Polygon, crossing_edges, small
-from headrace.geo.shapes import Geometry, Line
+from headrace.geo.shapes import Geometry, Line, Loop, Polygon, crossing_edges, small
 from headrace.geo.sphere import Vector, vector
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import to_string
 
 Pair = tuple[float, float]
 NUMBERS: Final = frozenset({Decimal128, Int64, float, int})

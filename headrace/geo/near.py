@@ -30,7 +30,7 @@ from headrace.geo.geojson import (
 )
 from headrace.geo.shapes import Geometry
 from headrace.geo.sphere import EARTH_RADIUS, Vector, angle, vector
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import to_string
 from headrace.values.paths import located_values, split_path
 
 _BAD_VALUE: Final = 2

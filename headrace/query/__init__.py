@@ -5,9 +5,9 @@ Everything is parsed once into closures: `parse_filter` returns a predicate, `pa
 table. Another table has the unsupported operators with their errors. Equality and order are defined once, in
 `values/order.py`.
 
-An update's oplog entry is MongoDB's `$v: 2` diff. Update operators record the diff (`update/diff_log.py`); for
+An update's oplog entry is MongoDB's `$v: 2` diff. Update operators record the diff (`update/walk.py`); for
 pipelines it is computed by comparison (`diff.py`). The diff applied to the old document gives the new document.
 
 A stage that collects documents counts their memory (`operation_memory.py`). Above 100 MB a sort writes runs to a file
-(`external_sort.py`), and so does a group, which is then sorted by key (`stages/group_spill.py`).
+(`sort.py`), and so does a group, which is then sorted by key (`stages/group_spill.py`).
 """

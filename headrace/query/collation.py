@@ -16,7 +16,7 @@ from typing import Any, Final
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import nearest_int
 from headrace.query.options import check_options, one_of
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import to_string
 from headrace.values.collator import Collator, UnknownLocale
 
 VERSION: Final = "57.1"

@@ -9,7 +9,7 @@ The diff of a document has these sections, without empty ones, in this order (re
 
 The diff of an array is `{a: true, [l: new length], u<index>: value | s<index>: sub-diff, …}`, indexes ascending.
 
-`update/diff_log.py` decides which diff operators record. Values in a diff are shared with the documents.
+`update/walk.py` decides which diff operators record. Values in a diff are shared with the documents.
 """
 
 from __future__ import annotations

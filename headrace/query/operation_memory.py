@@ -7,19 +7,28 @@
 Sizes are estimates: the bytes of BSON, or a flat amount for a value. Rule: a stage calls `add` at least once for each
 megabyte that it takes, so that the account of the process stays up to date. Source: MongoDB's limit of 100 MB for a
 stage, `allowDiskUse` and the counters of serverStatus; messages and codes are the server's.
+
+Values whose parts are shared: a stage that refers to a field twice takes no memory, but its result is twice as large
+once it is encoded. After thirty such stages it is a thousand million times as large. Rule: the value of each
+expression of a stage, and each document that is encoded, is measured. Each shared part is measured once, so the time
+depends on the memory, not on the encoded size. A size is a lower bound of the BSON: a document that fits is never
+refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from itertools import chain
 from typing import Any, Final, Protocol
 
 from bson import Decimal128, Int64, ObjectId, Timestamp
+from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.memory_budget import UNLIMITED, Account
-from headrace.values.bson import Missing
+from headrace.values.bson import Missing, decode, encode, encode_in_order
 
 _STEP_BYTES: Final = 1024 * 1024
 
@@ -215,3 +224,128 @@ def size_of(value: Any) -> int:
     kinds = set(map(type, items))
     size_of_each = _FLAT.get(kinds.pop()) if len(kinds) == 1 else None
     return size + (sum(map(size_of, items)) if size_of_each is None else size_of_each * len(value))
+
+
+class Tape:
+    """All documents of an iterator, read at once when the tape is made."""
+
+    def __init__(
+        self, documents: Iterable[dict[str, Any] | bytes], memory: StageMemory, *, without_asking: bool = False
+    ) -> None:
+        """`documents` may be decoded or raw. `without_asking`: use the disk even without `allowDiskUse`.
+
+        Raises 292 if the disk may not be used.
+        """
+        self._records: list[bytes] = []
+        self._stream: RecordStream | None = None
+        count = size = 0
+        for document in documents:
+            record = document if isinstance(document, bytes) else encoded_between(document)
+            if self._stream is not None:
+                self._stream.append(record)
+                count, size = count + 1, size + len(record)
+                continue
+            self._records.append(record)
+            size += len(record)
+            if size >= memory.step:
+                memory.add(size)
+                size = 0
+                if memory.is_over:
+                    self._stream = memory.spill_stream(without_asking=without_asking)
+        if count:
+            memory.spilled(count, size)
+
+    def documents(self) -> Iterator[dict[str, Any]]:
+        """All documents, from the first."""
+        for record in chain(self._records, () if self._stream is None else self._stream.records()):
+            yield decode(record)
+
+
+# The size of values whose parts are shared.
+
+
+CONTAINERS: Final = frozenset({dict, list})
+_ELEMENT_LEAST: Final = 3  # a type, the end of a name, and at least one byte of name or value
+_ELEMENT_HELD: Final = 24  # about the memory of a short value
+_SMALL: Final = 64 * 1024  # measured without looking for shared parts
+_SHORT: Final = 16  # up to this many values are measured one by one; more are first checked for any sized value
+_SIZED: Final = frozenset({Binary, bytes, dict, list, str})
+
+
+def size_above(most: int, value: Any, element: int = _ELEMENT_LEAST) -> int:
+    """Return the size of a document or an array if it exceeds `most` bytes, otherwise 0. `element`: the size of each
+    value without its text."""
+    if _left_of(min(_SMALL, most), value, element) >= 0:
+        return 0
+    size = _size(value, {}, element)
+    return size if size > most else 0
+
+
+def _left_of(left: int, value: Any, element: int) -> int:
+    """Return the rest of `left` bytes after the value. The result is negative as soon as they do not suffice."""
+    left -= element * len(value)
+    items = value if type(value) is list else value.values()
+    if left < 0 or (len(items) > _SHORT and _SIZED.isdisjoint(map(type, items))):
+        return left
+    for item in items:
+        kind = type(item)
+        if kind is str:
+            left -= len(item)
+        elif kind is dict or kind is list:
+            left = _left_of(left, item, element)
+            if left < 0:
+                return left
+        elif kind in _SIZED:
+            left -= len(item)
+    return left
+
+
+def _size(value: Any, sizes: dict[int, int], element: int) -> int:
+    """Return the size of the value. `sizes` has the sizes of parts that were already measured, by identity."""
+    size = element * len(value)
+    items = value if type(value) is list else value.values()
+    for item in items:
+        kind = type(item)
+        if kind is dict or kind is list:
+            part = sizes.get(id(item))
+            if part is None:
+                part = sizes[id(item)] = _size(item, sizes, element)
+            size += part
+        elif kind in _SIZED:
+            size += len(item)
+    return size
+
+
+def check(value: Any) -> Any:
+    """Return the document or array. Raises 146 if it is larger than `EXPRESSION_BYTES_MAX`."""
+    if size_above(limits.EXPRESSION_BYTES_MAX, value, _ELEMENT_HELD):
+        raise CommandError(146, f"an expression makes a value of more than {limits.EXPRESSION_BYTES_MAX} bytes")
+    return value
+
+
+def encoded_between(document: dict[str, Any]) -> bytes:
+    """Encode a document between two stages. It may be larger than a stored one. Raises 146."""
+    return encode_in_order(check(document))
+
+
+def encoded(document: dict[str, Any]) -> bytes:
+    """Encode a computed document as BSON, its fields in order. Raises 10334 if it is too large."""
+    if _left_of(_SMALL, document, _ELEMENT_LEAST) < 0:
+        _check_document(document)
+    return encode_in_order(document)
+
+
+def encoded_for_storage(document: dict[str, Any]) -> bytes:
+    """Encode a computed document as BSON, with `_id` first. Raises as `encoded`."""
+    if _left_of(_SMALL, document, _ELEMENT_LEAST) < 0:
+        _check_document(document)
+    return encode(document)
+
+
+def _check_document(document: dict[str, Any]) -> None:
+    most = limits.INTERNAL_DOCUMENT_BYTES_MAX
+    size = size_above(most, document)
+    if size:
+        raise CommandError(
+            10334, f"BSONObj size: {size} (0x{size:X}) is invalid. Size must be between 0 and {most}(16MB)"
+        )

@@ -1,4 +1,4 @@
-"""Parses pipelines to stages, and runs stages over documents.
+"""Parses pipelines to stages, and runs stages over documents. `STAGES` has every stage that MongoDB knows.
 
     stages = parse_pipeline([{"$match": {"a": 1}}, {"$limit": 3}], context=PipelineContext())
     list(run_pipeline(stages, documents))
@@ -16,16 +16,122 @@ from typing import Any, Final
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.match.filter_parser import NO_TEXT_HERE
+from headrace.query.stages.bucket import parse_bucket, parse_bucket_auto
 from headrace.query.stages.carried_metadata import metadata_after, with_metadata
-from headrace.query.stages.fusion import FUSIONS
-from headrace.query.stages.lookup import with_unwinds
-from headrace.query.stages.match_stage import Search
-from headrace.query.stages.server_stage import ServerStage
-from headrace.query.stages.sort_stage import ONE_BY_ONE, SortedKey, key_after, with_limits, with_sort_keys
-from headrace.query.stages.stage import JOINING, Document, DocumentStage, PipelineContext, Stage
-from headrace.query.stages.stage_table import STAGES
+from headrace.query.stages.densify import parse_densify
+from headrace.query.stages.facet import parse_facet
+from headrace.query.stages.fusion import FUSIONS, parse_rank_fusion, parse_score, parse_score_fusion
+from headrace.query.stages.geo_near import parse_geo_near
+from headrace.query.stages.group import parse_count, parse_group, parse_sort_by_count
+from headrace.query.stages.joins import parse_graph_lookup, parse_lookup, parse_union_with, with_unwinds
+from headrace.query.stages.match_stage import Search, parse_match
+from headrace.query.stages.reshaping import (
+    parse_add_fields,
+    parse_project,
+    parse_redact,
+    parse_replace_root,
+    parse_replace_with,
+    parse_unset,
+    parse_unwind,
+)
+from headrace.query.stages.server_stage import (
+    ServerStage,
+    parse_admin_stage,
+    parse_change_stream,
+    parse_documents,
+    parse_list_cluster_catalog,
+    parse_list_local_sessions,
+    parse_list_sessions,
+    parse_query_settings,
+    parse_server_stage,
+    parse_split,
+)
+from headrace.query.stages.sort_stage import (
+    ONE_BY_ONE,
+    SortedKey,
+    key_after,
+    parse_limit,
+    parse_sample,
+    parse_skip,
+    parse_sort_stage,
+    with_limits,
+    with_sort_keys,
+)
+from headrace.query.stages.stage import JOINING, Document, DocumentStage, Parser, PipelineContext, Stage
+from headrace.query.stages.unpack_bucket import parse_unpack_bucket
+from headrace.query.stages.window import parse_fill, parse_set_window_fields
+from headrace.query.stages.writes import parse_merge, parse_out
 from headrace.time_limit import limited_call
 from headrace.turns import paced
+
+_NO_SEARCH = "{} needs Atlas Search, which Headrace does not have; match with $regex, or export to a search engine"
+_NOT_HERE = "{} is not available on this server"
+UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
+    "$listSearchIndexes": (31082, _NO_SEARCH),
+    "$search": (31082, _NO_SEARCH),
+    "$searchMeta": (31082, _NO_SEARCH),
+    "$shardedDataDistribution": (6789101, _NOT_HERE),
+    "$vectorSearch": (31082, _NO_SEARCH),
+}
+
+
+def parse_unsupported(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """Raise the stage's error. In a change stream, return a stage for the placement check to refuse."""
+    if context.in_change_stream:
+        return (ServerStage(name, spec),)
+    code, message = UNSUPPORTED[name]
+    raise CommandError(code, message.format(name))
+
+
+STAGES: Final[dict[str, Parser]] = {
+    "$_internalUnpackBucket": parse_unpack_bucket,
+    "$addFields": parse_add_fields,
+    "$bucket": parse_bucket,
+    "$bucketAuto": parse_bucket_auto,
+    "$changeStream": parse_change_stream,
+    "$changeStreamSplitLargeEvent": parse_split,
+    "$collStats": parse_server_stage,
+    "$count": parse_count,
+    "$currentOp": parse_admin_stage,
+    "$densify": parse_densify,
+    "$documents": parse_documents,
+    "$facet": parse_facet,
+    "$fill": parse_fill,
+    "$geoNear": parse_geo_near,
+    "$graphLookup": parse_graph_lookup,
+    "$group": parse_group,
+    "$indexStats": parse_server_stage,
+    "$limit": parse_limit,
+    "$listClusterCatalog": parse_list_cluster_catalog,
+    "$listLocalSessions": parse_list_local_sessions,
+    "$listSampledQueries": parse_admin_stage,
+    "$listSessions": parse_list_sessions,
+    "$lookup": parse_lookup,
+    "$match": parse_match,
+    "$merge": parse_merge,
+    "$out": parse_out,
+    "$planCacheStats": parse_server_stage,
+    "$project": parse_project,
+    "$querySettings": parse_query_settings,
+    "$queryStats": parse_admin_stage,
+    "$rankFusion": parse_rank_fusion,
+    "$redact": parse_redact,
+    "$replaceRoot": parse_replace_root,
+    "$replaceWith": parse_replace_with,
+    "$sample": parse_sample,
+    "$score": parse_score,
+    "$scoreFusion": parse_score_fusion,
+    "$set": parse_add_fields,
+    "$setWindowFields": parse_set_window_fields,
+    "$skip": parse_skip,
+    "$sort": parse_sort_stage,
+    "$sortByCount": parse_sort_by_count,
+    "$unionWith": parse_union_with,
+    "$unset": parse_unset,
+    "$unwind": parse_unwind,
+    **dict.fromkeys(UNSUPPORTED, parse_unsupported),
+}
+
 
 __all__ = ["DocumentStage", "PipelineContext", "Stage", "parse_pipeline", "run_pipeline"]
 

@@ -29,7 +29,7 @@ from headrace.store.view import View
 from headrace.timeseries.bucket import head_of
 from headrace.timeseries.series import Series
 from headrace.values.bson import MISSING, decode
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 from headrace.values.paths import get_path, split_path
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from bson import ObjectId
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.values.bson import find_element, iter_elements, value_size
-from headrace.values.keystring import encode_element
+from headrace.values.keystring.encoding import encode_element
 from headrace.values.position import to_bson_value
 from headrace.values.rows import EqualRows, as_rows, longest
 

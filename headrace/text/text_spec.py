@@ -22,8 +22,7 @@ from sys import maxsize
 from typing import Any, Final, NamedTuple
 
 from headrace.errors import CommandError
-from headrace.text.analyzer import Analyzer, analyzer
-from headrace.text.languages import NONE, UNICODE_VERSION, language_of
+from headrace.text.analyzer import NONE, UNICODE_VERSION, Analyzer, analyzer, language_of
 
 WILDCARD: Final = "$**"
 _HALVINGS_MAX: Final = 54

@@ -16,7 +16,7 @@ Source: MongoDB's documentation, "Comparison/Sort Order".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
@@ -26,7 +26,6 @@ from headrace.values.bson import Missing
 
 RANK_NUMBER: Final = 10
 RANK_STRING: Final = 15
-_LONG: Final = 64  # arrays and objects longer than this are compared without making all their keys
 
 RANKS: Final[dict[type, int]] = {
     MinKey: -1, Missing: 0, type(None): 5, float: 10, int: 10, Int64: 10, Decimal128: 10, str: 15, dict: 20, list: 25,
@@ -186,28 +185,10 @@ def compare(left: Any, right: Any, collation: StringOrder | None = None) -> int:
     kind = type(left)
     if kind is type(right) and (kind in _SELF_COMPARED or (kind is str and collation is None)):
         return -1 if left < right else int(left > right)
-    if kind is type(right) and (kind is list or kind is dict) and len(left) >= _LONG <= len(right):
-        return _compare_long(left, right, collation)
     left_key, right_key = sort_key(left, collation), sort_key(right, collation)
     if left_key == right_key:
         return 0
     return -1 if left_key < right_key else 1
-
-
-def _compare_long(left: Any, right: Any, collation: StringOrder | None) -> int:
-    """As `compare`, for two long arrays or objects. No keys are made for the values after the first difference."""
-    if type(left) is list:
-        pairs: Iterator[tuple[Any, Any]] = zip(left, right)
-    else:
-        pairs = (
-            ((rank(a), name), (rank(b), other)) if rank(a) != rank(b) or name != other else (a, b)
-            for (name, a), (other, b) in zip(left.items(), right.items())
-        )
-    for one, other in pairs:
-        order = (one > other) - (one < other) if type(one) is tuple else compare(one, other, collation)
-        if order:
-            return order
-    return (len(left) > len(right)) - (len(left) < len(right))
 
 
 def equal(left: Any, right: Any, collation: StringOrder | None = None) -> bool:

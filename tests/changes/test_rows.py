@@ -13,8 +13,8 @@ from bson import Binary, Decimal128, Int64, ObjectId
 
 from headrace import limits
 from headrace.testing.driven import DrivenServer
-from headrace.values.arrow import COLUMNS, SIZE, RowColumns, RowKind, in_slice
 from headrace.values.arrow.batches import SCHEMA, batches_of, columns_batch, events_batch
+from headrace.values.arrow.event_columns import COLUMNS, SIZE, RowColumns, RowKind, in_slice
 from headrace.values.bson import encode
 
 KEYS: list[Any] = [

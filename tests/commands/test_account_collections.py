@@ -11,8 +11,8 @@ from bson import Int64
 
 from headrace.commands.table import COMMANDS, TEST_COMMANDS
 from headrace.errors import CommandError
+from headrace.query.pipeline import STAGES, UNSUPPORTED
 from headrace.query.stages.other_collections import READING
-from headrace.query.stages.stage_table import STAGES, UNSUPPORTED
 from headrace.store import catalog_changes
 from tests.users import HERE, Users, shop_users
 

@@ -11,8 +11,8 @@ import pytest
 
 from headrace.dispatch.wait import Wait
 from headrace.testing.driven import DrivenServer
-from headrace.values.arrow import COLUMNS
 from headrace.values.arrow.batches import batches_of
+from headrace.values.arrow.event_columns import COLUMNS
 from headrace.values.bson import decode
 
 

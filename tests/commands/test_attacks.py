@@ -15,7 +15,7 @@ from headrace.commands.requirements import pipelines
 from headrace.dispatch.request import parse_message
 from headrace.dispatch.sessions import user_digest
 from headrace.errors import CommandError
-from headrace.query.stages.stage_table import STAGES, UNSUPPORTED
+from headrace.query.pipeline import STAGES, UNSUPPORTED
 from headrace.values.bson import encode
 from tests.users import HERE, Users, shop_users
 

@@ -10,7 +10,7 @@ import pytest
 
 from headrace import limits
 from headrace.commands.catalog import create
-from headrace.query.expansion import size_above
+from headrace.query.operation_memory import size_above
 from headrace.testing.driven import DrivenServer
 from headrace.values.bson import encode
 

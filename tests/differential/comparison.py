@@ -21,7 +21,7 @@ from typing import Any, Final
 from headrace.errors import CommandError
 from headrace.store.view import bounded_key
 from headrace.values.bson import decode
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 from tests.differential.documents import raw
 from tests.differential.model import Difference, changed, collation_of, order_of, test_of
 from tests.differential.paths import Paths, checked, small_limits

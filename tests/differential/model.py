@@ -13,7 +13,8 @@ from headrace.query.collation import Collation, parse_collation
 from headrace.query.match import parse_filter
 from headrace.query.projection import parse_projection
 from headrace.query.sort import Descending, SortKey, parse_sort
-from headrace.query.update import UpdateContext, parse_update
+from headrace.query.update.update import UpdateContext
+from headrace.query.update.update_parser import parse_update
 from headrace.values.bson import decode
 from headrace.values.order import hash_key, sort_key
 from headrace.values.paths import spread_values

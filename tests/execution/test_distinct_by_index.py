@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 from headrace.values.bson import encode
-from headrace.values.keystring import encode_value, value_end
+from headrace.values.keystring.decoding import value_end
+from headrace.values.keystring.encoding import encode_value
 from tests.execution.collections import SCALARS, both, documents, filled, flat, inner, keys, options, paths, plain
 
 

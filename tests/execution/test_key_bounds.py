@@ -16,7 +16,8 @@ from headrace.execution.planner.key_bounds import end_of_value
 from headrace.query.sort import parse_sort
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
-from headrace.values.keystring import encode_value, value_end
+from headrace.values.keystring.decoding import value_end
+from headrace.values.keystring.encoding import encode_value
 from tests.execution.collections import batch, values
 
 DOCUMENTS = [{"_id": n, "a": n % 20, "b": n % 7, "s": f"Name {n % 50}", "t": f"x{n % 3}"} for n in range(1000)]

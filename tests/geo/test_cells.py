@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.geo.cells import FACES, _raised, cell_at, cells_around, ends, flat, leaf, leaf_area, signed
-from headrace.geo.covering import query_cells, stored_cells
-from headrace.geo.covers import Cover
+from headrace.geo.covering import RADIUS_MAX, RADIUS_MIN, Cover, query_cells, stored_cells
 from headrace.geo.geojson import geojson_shape
-from headrace.geo.rows import RADIUS_MAX, RADIUS_MIN
 from headrace.geo.shapes import Cap
 from headrace.geo.sphere import Vector, cross, normalized, vector
 

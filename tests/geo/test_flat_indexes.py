@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import CommandError
-from headrace.geo.grid import Grid, Square
+from headrace.geo.plane import Grid, Square
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 from tests.geo.test_near import RADIUS, found, metres, refused

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.geo.covers import joined, without
+from headrace.geo.covering import joined, without
 from headrace.geo.near import parse_near
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer

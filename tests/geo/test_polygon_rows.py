@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from headrace.geo.cells import leaf, signed
-from headrace.geo.covering import query_cells
+from headrace.geo.covering import RADIUS_MAX, RADIUS_MIN, query_cells
 from headrace.geo.geojson import BadGeometry, geojson_shape
-from headrace.geo.rows import RADIUS_MAX, RADIUS_MIN
 from headrace.geo.shapes import Geometry
 from headrace.geo.sphere import Vector, normalized, vector
 from tests.geo.test_rows import CORNERS, away, spans_hold

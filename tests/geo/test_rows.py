@@ -8,8 +8,7 @@ from random import Random
 import pytest
 
 from headrace.geo.cells import BLOCK_LEVELS, LEAF_LEVEL, Cell, ends, leaf, signed
-from headrace.geo.covers import Blocks
-from headrace.geo.rows import RADIUS_MAX, RADIUS_MIN, circle_cover
+from headrace.geo.covering import RADIUS_MAX, RADIUS_MIN, Blocks, circle_cover
 from headrace.geo.shapes import Cap
 from headrace.geo.sphere import Vector, cross, normalized, vector
 

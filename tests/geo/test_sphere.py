@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.geo.geojson import geojson_shape, point_shape
-from headrace.geo.polygons import Loop
+from headrace.geo.shapes import Loop
 from headrace.geo.sphere import Vector, angle, cross, dot, edge_distance, normalized, orientation, vector
 
 LNGS = st.floats(-180, 180)

@@ -14,7 +14,7 @@ from bson.datetime_ms import DatetimeMS
 from headrace import limits
 from headrace.cursors.column_tests import columns_test
 from headrace.errors import CommandError
-from headrace.query import external_sort
+from headrace.query import sort as sorting
 from headrace.query.match import parse_filter
 from headrace.query.operation_memory import OperationMemory
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
@@ -23,8 +23,8 @@ from headrace.query.sort import SortColumns, SortKey, parse_sort
 from headrace.query.stages import group_columns as group_column_module
 from headrace.query.stages.group import Group
 from headrace.query.stages.group_columns import group_columns
+from headrace.query.stages.reshaping import Unwind
 from headrace.query.stages.sort_stage import Sort
-from headrace.query.stages.unwind import Unwind
 from headrace.store.temporary.spill_file import SpillFolder
 from headrace.values.bson import MISSING, decode, encode, encode_in_order
 from headrace.values.bson import columns as column_module
@@ -308,8 +308,8 @@ def test_sort_keys_by_columns_are_those_of_the_evaluator(part: int) -> None:
 @pytest.mark.parametrize("direction", [1, -1])
 @pytest.mark.parametrize("wanted", [None, 1, 50])
 def test_chunks_are_put_together_in_order(direction: int, wanted: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(external_sort, "CHUNK_COUNT", 16)
-    monkeypatch.setattr(external_sort, "_STRIDE", 4)
+    monkeypatch.setattr(sorting, "CHUNK_COUNT", 16)
+    monkeypatch.setattr(sorting, "_STRIDE", 4)
     random = Random(1)
     whole = [{"_id": number, "a": random.choice([number, random.randrange(20), 7])} for number in range(700)]
     spec = {"$sort": {"a": direction}}

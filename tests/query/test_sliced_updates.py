@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.query.update import Diff, UpdateContext, parse_update
-from headrace.query.update.sliced_update import Result, SlicedUpdate, sliced_update
+from headrace.query.update.raw_updates import Result, SlicedUpdate, sliced_update
+from headrace.query.update.update import Diff, UpdateContext
+from headrace.query.update.update_parser import parse_update
 from headrace.values.bson import decode, encode
 from tests.examples import examples
 from tests.query.test_update_properties import documents, parsed, updates

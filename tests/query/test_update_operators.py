@@ -10,7 +10,8 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
 from headrace.query.diff import identical
-from headrace.query.update import Applied, Diff, Replaced, UpdateContext, parse_update, upsert_document
+from headrace.query.update.update import Applied, Diff, Replaced, UpdateContext, upsert_document
+from headrace.query.update.update_parser import parse_update
 
 Document = dict[str, Any]
 

@@ -15,7 +15,8 @@ from bson.json_util import CANONICAL_JSON_OPTIONS, dumps, loads
 from headrace.changes.description import describe
 from headrace.errors import CommandError
 from headrace.query.diff import apply_diff, identical
-from headrace.query.update import Diff, UpdateContext, check_upsert_filter, parse_update, upsert_document
+from headrace.query.update.update import Diff, UpdateContext, check_upsert_filter, upsert_document
+from headrace.query.update.update_parser import parse_update
 from headrace.values.bson import decode, encode
 from tests.recordings import RECORDINGS
 
@@ -127,7 +128,7 @@ def check_upsert(case: dict[str, Any], *, messages: bool = False) -> str | None:
     (statement,) = case["steps"][0]["run"]["updates"]
     reply, result = case["expect"][0], case["expect"][1]["cursor"]["firstBatch"]
     try:
-        update = parse_update(statement["u"], upsert=True)
+        update = parse_update(statement["u"])
         check_upsert_filter(statement["q"])
         document = upsert_document(
             update, statement["q"], UpdateContext(NOW_MS, TIMESTAMP, inserting=True), new_id=lambda: NEW_ID

@@ -8,11 +8,12 @@ import pytest
 from bson import Regex, Timestamp
 
 from headrace.errors import CommandError
-from headrace.query.update import UpdateContext, check_upsert_filter, parse_update, upsert_document
+from headrace.query.update.update import UpdateContext, check_upsert_filter, upsert_document
+from headrace.query.update.update_parser import parse_update
 
 
 def upserted(condition: dict[str, Any], update: Any) -> dict[str, Any]:
-    parsed = parse_update(update, upsert=True)
+    parsed = parse_update(update)
     check_upsert_filter(condition)
     return upsert_document(parsed, condition, UpdateContext(0, Timestamp(1, 1), inserting=True), new_id=lambda: "new")
 

@@ -28,15 +28,16 @@ from headrace.dispatch import arguments
 from headrace.execution import near_documents, plan
 from headrace.execution.planner import choice
 from headrace.execution.writes import changed_documents, matches, output
-from headrace.query import external_sort, operation_memory
+from headrace.query import operation_memory
+from headrace.query import sort as sorting
 from headrace.query.accumulators import states
 from headrace.query.stages import group, group_columns
-from headrace.query.update import sliced_update
+from headrace.query.update import raw_updates
 from headrace.store import compaction
 from headrace.store.indexes import index_entries
 from headrace.thread_calls import OwnThread
 from headrace.timeseries import bucket as time_series_bucket
-from headrace.values.bson import alike, codec, columns
+from headrace.values.bson import codec, columns
 from tests.simulation.embedded import EmbeddedSimulation
 from tests.simulation.model import Finding
 from tests.simulation.simulation import Simulation, Step
@@ -68,14 +69,14 @@ ROUND_COUNT_MAX: Final = 10
 SPLIT_BYTES: Final = 450
 """The size of an event from which on it is sent in fragments."""
 MODULE_PARTS: Final[tuple[tuple[Any, str, Any], ...]] = (
-    (alike, "_LEVEL_COUNT_MAX", 1), (apply_ops, "PIECE_COUNT", 2), (change_cursor, "_CHUNK_COUNT", 2),
+    (codec, "_LEVEL_COUNT_MAX", 1), (apply_ops, "PIECE_COUNT", 2), (change_cursor, "_CHUNK_COUNT", 2),
     (change_cursor, "_LARGE_BYTES", 100), (change_cursor, "_LOOK", 1), (choice, "RANGE_COUNT", 2),
     (codec, "ALIKE_COUNT_MIN", 2), (columns, "BATCH_COUNT", 2), (columns, "_SAMPLE_COUNT", 2),
-    (external_sort, "CHUNK_COUNT", 256), (group, "WATCH_COUNT", 2), (group_columns, "WATCH_COUNT", 2),
+    (sorting, "CHUNK_COUNT", 256), (group, "WATCH_COUNT", 2), (group_columns, "WATCH_COUNT", 2),
     (group_columns, "_KNOWN_COUNT_MAX", 1), (index_entries, "_FEW_COUNT", 1), (index_scan, "RANGE_COUNT", 2),
     (index_scan, "_REPORTED_COUNT", 2), (matches, "BATCH_COUNT", 2), (near_documents, "_KEY_COUNT", 2),
     (near_documents, "_COUNT", 2), (operation_memory, "_STEP_BYTES", 100), (plain_events, "LONG_BYTES", 150),
-    (plan, "RANGE_COUNT", 2), (row_cursor, "_LOOK", 1), (sliced_update, "_KNOWN_COUNT_MAX", 2),
+    (plan, "RANGE_COUNT", 2), (row_cursor, "_LOOK", 1), (raw_updates, "_KNOWN_COUNT_MAX", 2),
     (split.fragments, "__defaults__", (SPLIT_BYTES,)), (split.must_split, "__defaults__", (SPLIT_BYTES,)),
     (states, "_FEW_COUNT", 1), (text_scan, "_KEY_COUNT", 2), (text_scan, "_KNOWN_COUNT_MAX", 2),
     (time_series_bucket, "_ROWS_LEAST", 2),

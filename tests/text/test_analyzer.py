@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.text.analyzer import analyzer, folded, without_marks
-from headrace.text.languages import language_of
+from headrace.text.analyzer import analyzer, folded, language_of, without_marks
 from headrace.text.search import TextSearch
 from headrace.text.stop_words import stop_words
 from headrace.text.text_spec import TextSpec

@@ -10,8 +10,16 @@ from bson import ObjectId
 from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
-from headrace.timeseries.bucket import extended, head_of, measurements_of, new_bucket, taken_apart
-from headrace.timeseries.columns import Element, decode_column, encode_column
+from headrace.timeseries.bucket import (
+    Element,
+    decode_column,
+    encode_column,
+    extended,
+    head_of,
+    measurements_of,
+    new_bucket,
+    taken_apart,
+)
 from headrace.timeseries.series import Series, new_id, slot_of
 from headrace.values.bson import decode, encode_in_order
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import CommandError
 from headrace.values.bson import check_all, decode, encode
-from headrace.values.bson.alike import ALIKE_COUNT_MIN, are_alike
+from headrace.values.bson.codec import ALIKE_COUNT_MIN, are_alike
 from tests.values.bson_models import NAMES, VALUES
 
 COUNT: Final = ALIKE_COUNT_MIN + 7

@@ -12,15 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CommandError
-from headrace.values import bson, keystring
-from headrace.values.keystring import decode_all, decode_value
+from headrace.values import bson
+from headrace.values.keystring.decoding import decode_all, decode_value
+from headrace.values.keystring.encoding import END, encode_element, encode_values, type_bits
 from tests.examples import examples
 
 repeatable = examples(400)
 
 
 def key(value: Any) -> bytes:
-    return keystring.encode_element(*raw(value))
+    return encode_element(*raw(value))
 
 
 def sign(left: Any, right: Any) -> int:
@@ -51,14 +52,14 @@ def test_decimals_near_a_double_order_exactly(decimals: list[Decimal128], number
 @repeatable
 @given(VALUES)
 def test_a_keystring_and_its_type_bits_give_back_the_value(value: Any) -> None:
-    bits = keystring.type_bits(bson.encode({"": value}))
+    bits = type_bits(bson.encode({"": value}))
     assert decode_value(key(value), bits) == raw(value)
 
 
 @repeatable
 @given(DECIMALS)
 def test_a_decimal_comes_back_with_its_trailing_zeros(value: Decimal128) -> None:
-    bits = keystring.type_bits(bson.encode({"": value}))
+    bits = type_bits(bson.encode({"": value}))
     kind, data = decode_value(key(value), bits)
     assert kind == 19
     assert str(Decimal128.from_bid(data)) == str(value)
@@ -68,14 +69,14 @@ def test_a_decimal_comes_back_with_its_trailing_zeros(value: Decimal128) -> None
 @given(st.lists(VALUES, max_size=4), VALUES)
 def test_keys_of_several_values_part_again(values: list[Any], last: Any) -> None:
     values = [*values, last]
-    bits = keystring.type_bits(bson.encode({"": values}))
-    assert decode_all(keystring.encode_values(values) + keystring.END, bits) == [raw(value) for value in values]
+    bits = type_bits(bson.encode({"": values}))
+    assert decode_all(encode_values(values) + END, bits) == [raw(value) for value in values]
 
 
 @repeatable
 @given(VALUES)
 def test_without_type_bits_a_key_decodes_to_an_equal_value(value: Any) -> None:
-    assert keystring.encode_element(*decode_value(key(value))) == key(value)
+    assert encode_element(*decode_value(key(value))) == key(value)
 
 
 @repeatable
@@ -142,16 +143,16 @@ def test_known_values_have_the_documented_bytes(value: Any, expected: str) -> No
 
 
 def test_types_that_python_lacks_are_encoded_too() -> None:
-    assert keystring.encode_element(0x06, b"") == b"\x0f"
-    assert keystring.encode_element(0x0E, b"\x02\0\0\0a\0") == b"\x3ca\0"
+    assert encode_element(0x06, b"") == b"\x0f"
+    assert encode_element(0x0E, b"\x02\0\0\0a\0") == b"\x3ca\0"
     pointer = b"\x02\0\0\0a\0" + bytes(12)
-    assert decode_value(keystring.encode_element(0x0C, pointer)) == (0x0C, pointer)
-    assert keystring.encode_element(-1, b"") == keystring.encode_element(0xFF, b"") == b"\x0a"
+    assert decode_value(encode_element(0x0C, pointer)) == (0x0C, pointer)
+    assert encode_element(-1, b"") == encode_element(0xFF, b"") == b"\x0a"
 
 
 def test_a_symbol_is_distinguished_from_a_string_by_its_type_bit() -> None:
     document = b"\x0e\0\0\0\x0e\0\x02\0\0\0a\0\0"
-    assert decode_value(b"\x3ca\0", keystring.type_bits(document)) == (0x0E, b"\x02\0\0\0a\0")
+    assert decode_value(b"\x3ca\0", type_bits(document)) == (0x0E, b"\x02\0\0\0a\0")
 
 
 def test_an_unknown_type_byte_is_refused_as_mongodb_does() -> None:
@@ -169,9 +170,9 @@ def test_nesting_without_end_is_refused() -> None:
 @pytest.mark.parametrize("count", [1, 3, 4, 600])
 def test_type_bits_of_any_length_are_read_back(count: int) -> None:
     values = [1.5] * count
-    stored = keystring.type_bits(bson.encode({"": values}))
-    assert decode_all(keystring.encode_values(values), stored) == [raw(1.5)] * count
+    stored = type_bits(bson.encode({"": values}))
+    assert decode_all(encode_values(values), stored) == [raw(1.5)] * count
 
 
 def test_values_of_default_types_have_no_type_bits() -> None:
-    assert keystring.type_bits(bson.encode({"a": 1, "b": "x", "c": [None, True]})) is None
+    assert type_bits(bson.encode({"a": 1, "b": "x", "c": [None, True]})) is None

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CommandError
-from headrace.values.bson import LearnedLayout, check_all, encode, learned_layout
+from headrace.values.bson import LearnedLayout, check_all, codec, encode
 from tests.values.bson_models import NAMES, VALUES
 
 
@@ -35,7 +35,7 @@ def _decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         decoded.extend(documents)
         check_all(documents)
 
-    monkeypatch.setattr(learned_layout, "check_all", noted)
+    monkeypatch.setattr(codec, "check_all", noted)
     return decoded
 
 
@@ -66,7 +66,7 @@ def test_a_client_that_changes_its_layout_is_followed(decoded: list[bytes]) -> N
 
 def test_documents_without_a_layout_are_learned_rarely(decoded: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     learned: list[bytes] = []
-    monkeypatch.setattr(learned_layout, "layout_of", learned.append)
+    monkeypatch.setattr(codec, "layout_of", learned.append)
     layout = LearnedLayout()
     for _ in range(5000):
         layout.check(encode({"_id": 1, "data": b"x"}))

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CommandError
-from headrace.values import bson, keystring
+from headrace.values import bson
+from headrace.values.keystring.encoding import END, encode_values
 from headrace.values.token import TokenMaker, decode_token, high_water_mark, make_event_token
 from tests.examples import examples
 
@@ -43,7 +44,7 @@ def code_of(document: dict[str, Any]) -> int:
 
 
 def token_of(*values: Any) -> dict[str, str]:
-    return {"_data": (keystring.encode_values(values) + keystring.END).hex()}
+    return {"_data": (encode_values(values) + END).hex()}
 
 
 @pytest.mark.parametrize("token", PUBLISHED)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, document, number, string
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import to_string
 
 OPTION: Final = "clusteredIndex"
 SECONDS: Final = "expireAfterSeconds"

@@ -50,8 +50,7 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import CUT_BYTES
 from headrace.store.view import LEFT_OUT
 from headrace.timeseries.series import Series
-from headrace.values.bson import decode
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import decode, to_string
 from headrace.values.order import equal
 
 _SECONDS_MAX: Final = 2**31 - 1

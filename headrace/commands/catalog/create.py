@@ -42,15 +42,14 @@ from headrace.execution.writes.matches import may_create
 from headrace.query.collation import filled_collation
 from headrace.query.expressions.numbers import NUMBERS
 from headrace.query.match import parse_filter
-from headrace.query.match.encrypted_values import names_encryption
-from headrace.query.match.text_match import TextQuery
+from headrace.query.match.index_conditions import TextQuery
+from headrace.query.match.json_schema import names_encryption
 from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.query.stages.fusion import is_fusion
 from headrace.store import catalog_changes
 from headrace.store.catalog import ENCRYPTED as ENCRYPTED_OPTION
 from headrace.timeseries.series import is_buckets
-from headrace.values.bson import type_name
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import to_string, type_name
 from headrace.values.order import compare
 
 if TYPE_CHECKING:

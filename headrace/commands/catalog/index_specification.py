@@ -28,8 +28,7 @@ from headrace.store.catalog import Collection
 from headrace.store.indexes.geo_keys import GRID, geo_paths
 from headrace.store.indexes.text_keys import is_text
 from headrace.store.indexes.wildcard_keys import WILDCARD, wildcard_of
-from headrace.values.bson import type_name
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import to_string, type_name
 from headrace.values.order import equal
 
 

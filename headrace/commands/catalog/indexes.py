@@ -43,8 +43,7 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.indexes import index_builds
 from headrace.store.store import Store
 from headrace.timeseries.series import Series
-from headrace.values.bson import encode, type_name
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import encode, to_string, type_name
 from headrace.values.order import equal
 
 BUILD_INFO: Final = boolean("includeIndexBuildInfo")

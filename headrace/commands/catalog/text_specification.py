@@ -14,8 +14,8 @@ from bson import Decimal128, Int64
 from headrace.errors import CommandError
 from headrace.store.indexes.text_keys import SCORE, TERM
 from headrace.store.indexes.wildcard_keys import WILDCARD
-from headrace.text.languages import UNICODE_VERSION, VERSIONS, language_of
-from headrace.values.bson.to_string import to_string
+from headrace.text.analyzer import UNICODE_VERSION, VERSIONS, language_of
+from headrace.values.bson import to_string
 
 _WEIGHT_MAX: Final = 100_000
 _NUMBERS: Final = (int, Int64, float, Decimal128)

@@ -28,10 +28,9 @@ from headrace.query.expressions.numbers import to_long
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.text_keys import is_text
-from headrace.timeseries.bucket_filter import meta_path, of_meta, of_source
-from headrace.timeseries.index_keys import from_buckets, to_buckets
 from headrace.timeseries.series import PREFIX, Series
-from headrace.values.bson.to_string import to_string
+from headrace.timeseries.translation import from_buckets, meta_path, of_meta, of_source, to_buckets
+from headrace.values.bson import to_string
 
 PARTIAL: Final = "partialFilterExpression"
 UNSUPPORTED: Final = {

@@ -27,8 +27,7 @@ from headrace.store.data_file import UnusableDirectory
 from headrace.store.lmdb import LmdbError
 from headrace.store.view import id_bounds
 from headrace.thread_calls import call_in_thread
-from headrace.values.bson import MISSING, decode
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import MISSING, decode, to_string
 from headrace.values.order import compare
 from headrace.values.paths import get_path, split_path
 

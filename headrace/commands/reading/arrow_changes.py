@@ -40,11 +40,11 @@ from headrace.dispatch.requirement import on_collection
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.execution.change_streams import ImageReader, stream_spec
-from headrace.values.arrow import COLUMNS, SIZE
+from headrace.values.arrow.event_columns import COLUMNS, SIZE
 from headrace.values.bson import decode, encode
 
 if TYPE_CHECKING:
-    from headrace.values.arrow import RowColumns
+    from headrace.values.arrow.event_columns import RowColumns
 
 NAME: Final = "headraceChanges"
 _RESUME: Final = frozenset({"resumeAfter", "startAfter", "startAtOperationTime"})

@@ -55,8 +55,8 @@ from headrace.execution.time_series import source_of
 from headrace.execution.writes.matches import MatchedDocument, matches
 from headrace.execution.writes.updates import parsed
 from headrace.query.command_shape import SHAPED, command_shape, hash_of_shape
-from headrace.query.expansion import encoded
 from headrace.query.match import parse_filter
+from headrace.query.operation_memory import encoded
 from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.query.projection import included_fields
 from headrace.query.sort import parse_sort
@@ -65,7 +65,7 @@ from headrace.query.stages.geo_near import GeoNear
 from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.sort_stage import Sort
 from headrace.query.stages.stage import Stage as PipelineStage
-from headrace.query.update import UpdateContext
+from headrace.query.update.update import UpdateContext
 from headrace.store.catalog import Collection
 from headrace.values.bson import decode, encode
 

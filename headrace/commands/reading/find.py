@@ -46,11 +46,11 @@ from headrace.execution.planner.query import Order
 from headrace.execution.sources import Opened, documents, in_order, is_virtual, resolve, stored
 from headrace.query.collation import Collation
 from headrace.query.document_metadata import DocumentMetadata, Readers, search_score
-from headrace.query.expansion import encoded
 from headrace.query.expressions.expression import Evaluate
 from headrace.query.expressions.numbers import to_long
 from headrace.query.match import parse_filter
-from headrace.query.match.text_match import has_text
+from headrace.query.match.index_conditions import has_text
+from headrace.query.operation_memory import encoded
 from headrace.query.projection import Projection, included_fields, parse_projection
 from headrace.query.sort import SortKey, parse_sort
 from headrace.query.stages.sort_stage import Sort
@@ -58,7 +58,7 @@ from headrace.store.catalog import Collection
 from headrace.store.lmdb import LmdbError
 from headrace.values.bson import decode
 from headrace.values.bson.columns import cut_documents
-from headrace.values.keystring import encode_element
+from headrace.values.keystring.encoding import encode_element
 from headrace.values.order import equal
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from headrace.execution import user_store
 from headrace.hashing import sha256
 from headrace.query.expressions.numbers import truthy
 from headrace.query.match import parse_filter
-from headrace.query.update.message_text import element_text
+from headrace.query.update.update_tree import element_text
 
 FILTER: Final = document("filter")
 SHOW_BUILTIN_ROLES: Final = boolean("showBuiltinRoles")

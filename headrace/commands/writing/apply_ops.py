@@ -27,7 +27,7 @@ from headrace.execution.writes.validation import Validator
 from headrace.store import capped, catalog_changes
 from headrace.store.catalog import Collection
 from headrace.values.bson import decode
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 
 
 def _no_longer(code: int, option: str) -> Any:

@@ -47,8 +47,7 @@ from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
 from headrace.execution.let import variables_of
 from headrace.store.write_transaction import RetryableWrite
-from headrace.values.bson import decode, encode, find_element
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import decode, encode, find_element, to_string
 
 NAMESPACE: Final = "admin.$cmd.bulkWrite"
 UNBOUNDED: Final = 1 << 30

@@ -36,10 +36,10 @@ from headrace.execution.writes.matches import Target, created, first_match, miss
 from headrace.execution.writes.measurements import check_no_transaction, delete_measurements
 from headrace.execution.writes.updates import Applier, parsed
 from headrace.query.document_metadata import MARK, TEXT_SCORE, search_score
-from headrace.query.match.text_match import has_text
+from headrace.query.match.index_conditions import has_text
 from headrace.query.projection import Projection, parse_projection
 from headrace.query.sort import SortKey, parse_sort
-from headrace.query.update import check_upsert_filter
+from headrace.query.update.update import check_upsert_filter
 from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite
 from headrace.values.bson import MISSING

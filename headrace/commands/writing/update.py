@@ -54,16 +54,17 @@ from headrace.execution.writes.matches import (
 from headrace.execution.writes.measurements import check_no_transaction
 from headrace.execution.writes.updates import HARMLESS, Applier, Changed, parsed
 from headrace.query.document_metadata import search_score
-from headrace.query.match.text_match import has_text
+from headrace.query.match.index_conditions import has_text
 from headrace.query.pipeline import check_stage_names
 from headrace.query.sort import parse_sort
-from headrace.query.update import Diff, Update, UpdateContext, check_upsert_filter, parse_update
+from headrace.query.update.update import Diff, Update, UpdateContext, check_upsert_filter
+from headrace.query.update.update_parser import parse_update
 from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.time_limit import TookTooLong
-from headrace.timeseries.meta_update import check_update, filter_of_meta, update_of_meta
+from headrace.timeseries.translation import check_update, filter_of_meta, update_of_meta
 from headrace.values.bson import decode, encode, find_element
-from headrace.values.keystring import encode_element
+from headrace.values.keystring.encoding import encode_element
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine

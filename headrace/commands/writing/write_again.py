@@ -30,7 +30,7 @@ from headrace.store.catalog import Collection
 from headrace.store.view import bounded_key
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.values.bson import value_size
-from headrace.values.keystring import encode_element
+from headrace.values.keystring.encoding import encode_element
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine

@@ -13,8 +13,7 @@ from bson import Decimal128
 from headrace.dispatch.arguments import Field, Fields, boolean, document, without_effect
 from headrace.errors import CommandError, code_name
 from headrace.query.expressions.numbers import double_of, to_long, truthy
-from headrace.values.bson import encode, type_name
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import encode, to_string, type_name
 
 TAKEN_BY: Final = frozenset({
     "_mergeAuthzCollections", "abortTransaction", "aggregate", "applyOps", "bulkWrite", "cloneCollectionAsCapped",

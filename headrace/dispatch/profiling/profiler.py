@@ -314,7 +314,7 @@ def _command(request: Request) -> dict[str, Any]:
     size = len(encode(shown))
     if size <= limits.PROFILE_COMMAND_BYTES_MAX:
         return shown
-    from headrace.values.bson.to_string import to_string
+    from headrace.values.bson import to_string
 
     return {"$truncated": to_string(shown)[: limits.PROFILE_COMMAND_BYTES_MAX]}
 

@@ -34,7 +34,7 @@ from headrace.query.match.match_expression import (
 from headrace.store.indexes.index_keys import INVERTED
 from headrace.turns import paced
 from headrace.values.bson import MISSING
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 from headrace.values.order import NAN_KEY, number_key, regex_options
 
 BEFORE: Final = b"\x01"

@@ -42,15 +42,15 @@ from headrace.execution.planner.key_bounds import end_of_value
 from headrace.execution.planner.query import ANY_ORDER, Order, Query, Shape, shape_of
 from headrace.execution.planner.trial import CachedPlan, Trial, plan_cache_of, run_trials
 from headrace.query.collation import Collation
+from headrace.query.match.index_conditions import has_search, is_within_or
 from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, Not, Or
-from headrace.query.match.text_match import has_search, is_within_or
 from headrace.query.sort import SortKey
 from headrace.running_command import running_command
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_entries import key_maker
 from headrace.store.indexes.index_keys import CUT_BYTES, INVERTED, descends
 from headrace.store.view import View
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 from headrace.values.order import equal
 
 

@@ -26,7 +26,7 @@ from headrace.store.indexes.index_entries import collation_of_index
 from headrace.store.indexes.index_keys import INVERTED
 from headrace.store.view import LEFT_OUT, View
 from headrace.values.bson import MISSING, decode
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 from headrace.values.paths import spread_values
 
 _UNCLEAR: Final = frozenset({0x0F, 0x14})

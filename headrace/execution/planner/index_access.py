@@ -31,7 +31,7 @@ from headrace.store.indexes.collated_keys import collated_key
 from headrace.store.indexes.index_entries import collation_of_index, key_maker
 from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY, INVERTED, descends
 from headrace.store.view import Skip
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 
 if TYPE_CHECKING:
     from headrace.text.search import TextSearch

@@ -49,10 +49,10 @@ from headrace.store.indexes.index_entries import collation_of_index
 from headrace.store.indexes.index_keys import CUT_KEY
 from headrace.store.indexes.text_keys import is_text
 from headrace.store.indexes.wildcard_keys import ANY_ARRAY, WildcardPaths, wildcard_of
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 
 if TYPE_CHECKING:
-    from headrace.geo.flat import Box
+    from headrace.geo.plane import Box
 
 _OBJECTS: Final = b"\x46", b"\x51"
 """The range of objects and arrays among keystrings."""
@@ -204,7 +204,7 @@ def _on_cells(index: Index, condition: PathCondition) -> PathCondition:
 
 def _square_intervals(index: Index, box: Box) -> Intervals:
     """Return the ranges of the squares that cover a box."""
-    from headrace.geo.grid import Grid
+    from headrace.geo.plane import Grid
 
     grid = Grid.of(index.spec)
     made = []

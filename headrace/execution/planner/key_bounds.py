@@ -25,7 +25,7 @@ from headrace.query.match.match_expression import LeafMatchExpression, MatchType
 from headrace.store.catalog import Index
 from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY, INVERTED, descends
 from headrace.store.view import Skip
-from headrace.values.keystring import value_end
+from headrace.values.keystring.decoding import value_end
 
 NUMBER_BYTES: Final = 4
 """The length of the index number with which a key begins. The keys of `_id` have none."""

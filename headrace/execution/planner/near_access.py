@@ -33,9 +33,9 @@ from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY
 from headrace.store.view import Skip
 
 if TYPE_CHECKING:
-    from headrace.geo.grid import GridCells
+    from headrace.geo.cells import SphereCells
     from headrace.geo.near import Near
-    from headrace.geo.near_cells import SphereCells
+    from headrace.geo.plane import GridCells
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class NearAccess:
     def cells(self) -> SphereCells | GridCells:
         """Return the cells of the index around the place."""
         if self.kind == SPHERE:
-            from headrace.geo.near_cells import SphereCells
+            from headrace.geo.cells import SphereCells
 
             return SphereCells(self.near.centre, self.near.unit)
-        from headrace.geo.grid import Grid, GridCells
+        from headrace.geo.plane import Grid, GridCells
 
         return GridCells(Grid.of(self.index.spec), self.near.pair, is_sphere=self.near.is_sphere)
 

@@ -18,8 +18,8 @@ from headrace.execution.planner.collated_bounds import conditions_for
 from headrace.execution.planner.eligibility import holds
 from headrace.execution.planner.index_access import IndexAccess, OrAccess, index_access, ranges_of, skip_of
 from headrace.query.collation import Collation
+from headrace.query.match.index_conditions import TextMatchExpression
 from headrace.query.match.match_expression import AlwaysBoolean, And, MatchExpression
-from headrace.query.match.text_match import TextMatchExpression
 from headrace.store.catalog import Index
 from headrace.store.indexes.index_keys import CUT_BYTES
 from headrace.store.indexes.text_keys import SCORE, TERM, is_text, term_in_index

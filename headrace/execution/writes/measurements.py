@@ -21,10 +21,10 @@ from headrace.store.catalog import Index
 from headrace.store.indexes.index_entries import key_maker
 from headrace.store.write_transaction import RetryableWrite
 from headrace.timeseries.bucket import Measurement, extended, head_of, measurements_of, new_bucket, taken_apart
-from headrace.timeseries.bucket_filter import bucket_filter
 from headrace.timeseries.series import new_id, slot_of
+from headrace.timeseries.translation import bucket_filter
 from headrace.values.bson import decode
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 
 
 def check_no_transaction(context: CommandContext, what: str, namespace: str) -> None:

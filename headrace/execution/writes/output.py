@@ -43,11 +43,10 @@ from headrace.execution.writes.matches import (
 )
 from headrace.execution.writes.measurements import insert_measurements
 from headrace.execution.writes.validation import Validator
-from headrace.query.expansion import encoded_for_storage
 from headrace.query.expressions.numbers import is_nullish
-from headrace.query.operation_memory import StageMemory
-from headrace.query.tape import Tape
-from headrace.query.update import Diff, Update, UpdateContext, parse_update
+from headrace.query.operation_memory import StageMemory, Tape, encoded_for_storage
+from headrace.query.update.update import Diff, Update, UpdateContext
+from headrace.query.update.update_parser import parse_update
 from headrace.running_command import running_command
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection

@@ -11,7 +11,7 @@ from bson import Timestamp
 
 from headrace import limits
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import MULTI, UPSERT
+from headrace.dispatch.generic_arguments import MULTI
 from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.errors import CommandError
 from headrace.execution.plan import Finder, collation_of
@@ -27,8 +27,9 @@ from headrace.execution.writes.matches import (
     raw_matches,
 )
 from headrace.execution.writes.validation import Validator
-from headrace.query.update import Diff, Update, UpdateContext, parse_update, upsert_document
-from headrace.query.update.sliced_update import SlicedUpdate, sliced_update
+from headrace.query.update.raw_updates import SlicedUpdate, sliced_update
+from headrace.query.update.update import Diff, Update, UpdateContext, upsert_document
+from headrace.query.update.update_parser import parse_update
 from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite
 from headrace.time_limit import limited, limited_call
@@ -49,7 +50,6 @@ def parsed(statement: dict[str, Any], collection: Collection | None, let: Any) -
         variables=let,
         collation=collation_of(collection, statement.get("collation")),
         multi=MULTI.of(statement),
-        upsert=UPSERT.of(statement),
     )
 
 

@@ -18,8 +18,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.query.expressions.numbers import NUMBERS, double_of, is_nullish
-from headrace.query.expressions.summing import Total
+from headrace.query.expressions.numbers import NUMBERS, Total, double_of, is_nullish
 from headrace.query.expressions.value_text import as_text
 from headrace.query.operation_memory import size_of
 from headrace.values.bson import MISSING, Missing, type_name

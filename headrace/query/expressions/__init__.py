@@ -4,7 +4,13 @@ expression = parse_expression({"$add": ["$a", 1]})
 expression(Env({"a": 2}))        -> 3, or MISSING if the expression has no value
 """
 
-from headrace.query.expressions.expression import CompiledExpression, Env, ParseContext, less_bound, with_more
-from headrace.query.expressions.expression_parser import parse_expression
+from headrace.query.expressions.expression import (
+    CompiledExpression,
+    Env,
+    ParseContext,
+    less_bound,
+    parse_expression,
+    with_more,
+)
 
 __all__ = ["CompiledExpression", "Env", "ParseContext", "less_bound", "parse_expression", "with_more"]

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.accumulators.operands import (
+from headrace.query.accumulators.accumulator import (
     check_fractions,
     check_method,
     check_n,
@@ -19,8 +19,16 @@ from headrace.query.accumulators.operands import (
     read_percentile_arguments,
 )
 from headrace.query.accumulators.states import FACTORIES_OF_N, STATE_FACTORIES, AccumulatorState, Percentile
-from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Expression, Operator, ParseContext
-from headrace.query.expressions.expression_parser import parse_operand
+from headrace.query.expressions.expression import (
+    Call,
+    Constant,
+    Env,
+    Evaluate,
+    Expression,
+    Operator,
+    ParseContext,
+    parse_operand,
+)
 from headrace.query.expressions.operator_parser import OperatorParser, variadic
 
 

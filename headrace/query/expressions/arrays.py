@@ -1,11 +1,20 @@
-"""Array operators that bind no variables: elements, slices, ranges, search, sort, zip."""
+"""Array operators: elements, slices, ranges, search, sort, zip; sets; $filter, $map and $reduce.
+
+Rule for sets: elements are compared as MongoDB does (1 and 1.0 are one element). Unions and intersections are sorted.
+Differences are in the order of the first array. Of equal elements the first is retained.
+
+Rule for $filter, $map and $reduce, which bind a variable to each element: they are not folded at parse time, even for
+constant arrays. Only their operands are folded.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from functools import partial
 from itertools import chain
 from typing import Any, Final
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.limits import EXPRESSION_ARRAY_LENGTH_MAX
 from headrace.query.expressions.expression import (
@@ -17,10 +26,11 @@ from headrace.query.expressions.expression import (
     Expression,
     Operator,
     ParseContext,
+    check_variable_name,
+    checked_path,
+    parse_operand,
 )
-from headrace.query.expressions.expression_parser import parse_operand
-from headrace.query.expressions.field_paths import checked_path
-from headrace.query.expressions.numbers import NUMBERS, int32_of, is_nullish
+from headrace.query.expressions.numbers import NUMBERS, int32_of, is_nullish, truthy
 from headrace.query.expressions.operator_parser import (
     OperatorParser,
     binary,
@@ -28,15 +38,19 @@ from headrace.query.expressions.operator_parser import (
     combining,
     of_type,
     of_values,
+    parse_operands,
     positional,
     read_named,
+    scoped,
     single,
     unary,
+    with_collation,
 )
 from headrace.query.expressions.value_text import as_text
+from headrace.query.operation_memory import size_of
 from headrace.time_limit import check_step
 from headrace.values.bson import MISSING, type_name
-from headrace.values.order import equal, sort_key
+from headrace.values.order import equal, hash_key, sort_key
 from headrace.values.paths import get_path
 
 _LONG_COUNT: Final = 100_000
@@ -272,23 +286,286 @@ def _descends(direction: Any, code: int) -> bool:
 
 _INDEX_OF: Final = Operator("$indexOfArray", _make_index_of, simplify=_simplify_index_of)
 
+
+# Sets.
+
+
+Keyed = dict[Hashable, Any]
+"""Values by their hash keys."""
+
+
+def _keyed(array: list[Any], collation: Any) -> Keyed:
+    keyed: Keyed = {}
+    for item in array:
+        keyed.setdefault(hash_key(item, collation), item)
+    return keyed
+
+
+def _sorted(items: list[Any], collation: Any) -> list[Any]:
+    return sorted(items, key=lambda item: sort_key(item, collation))
+
+
+def _union(arrays: list[list[Any]], *, collation: Any) -> list[Any]:
+    return _sorted(list(_keyed(list(chain.from_iterable(arrays)), collation).values()), collation)
+
+
+def _intersection(arrays: list[list[Any]], *, collation: Any) -> list[Any]:
+    common, *others = (_keyed(array, collation) for array in arrays or [[]])
+    for other in others:
+        if len(common) > len(other):
+            common, other = other, common
+        common = {key: item for key, item in common.items() if key in other}
+    return _sorted(list(common.values()), collation)
+
+
+def _array(code: int, name: str, value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise CommandError(code, f"All operands of {name} must be arrays. One argument is of type: {type_name(value)}")
+    return value
+
+
+def _make_difference(left: Evaluate, right: Evaluate, *, collation: Any) -> Evaluate:
+    def evaluate(env: Env) -> Any:
+        minuend, subtrahend = left(env), right(env)
+        if is_nullish(minuend) or is_nullish(subtrahend):
+            return None
+        _check_both("$setDifference", 17048, minuend, 17049, subtrahend)
+        keys, seen, items = _keyed(subtrahend, collation), set[Hashable](), []
+        for item in minuend:
+            key = hash_key(item, collation)
+            if key not in keys and key not in seen:
+                seen.add(key)
+                items.append(item)
+        return items
+
+    return evaluate
+
+
+def _check_both(name: str, first_code: int, first: Any, second_code: int, second: Any) -> None:
+    for which, code, value in (("First", first_code, first), ("Second", second_code, second)):
+        if type(value) is not list:
+            message = f"both operands of {name} must be arrays. {which} argument is of type: {type_name(value)}"
+            raise CommandError(code, message)
+
+
+def _make_equals(*operands: Evaluate, collation: Any) -> Evaluate:
+
+    def evaluate(env: Env) -> bool:
+        first: Keyed | None = None
+        for operand in operands:
+            keys = _keyed(_array(17044, "$setEquals", operand(env)), collation)
+            if first is None:
+                first = keys
+            elif len(first) != len(keys) or not _contains_all(first, keys):
+                return False
+        return True
+
+    return evaluate
+
+
+_EQUALS: Final = Operator("$setEquals", _make_equals)
+
+
+def _parse_equals(argument: Any, context: ParseContext) -> Expression:
+    operands = parse_operands(argument, context)
+    if len(operands) < 2:
+        raise CommandError(17045, f"$setEquals needs at least two arguments had: {len(operands)}")
+    return Call(with_collation(_EQUALS, context), operands)
+
+
+def _make_subset(left: Evaluate, right: Evaluate, *, collation: Any, first_code: int = 17046) -> Evaluate:
+    def evaluate(env: Env) -> bool:
+        subset, superset = left(env), right(env)
+        _check_both("$setIsSubset", first_code, subset, 17042, superset)
+        return _contains_all(_keyed(superset, collation), _keyed(subset, collation))
+
+    return evaluate
+
+
+def _contains_all(keyed: Keyed, keys: Keyed) -> bool:
+    return keys.keys() <= keyed.keys()
+
+
+def _simplify_subset(call: Call) -> Expression:
+    """Renumber the errors if the second operand is constant. The server computes its set once, and so uses other
+    codes."""
+    superset = call.operands[1]
+    if type(superset) is not Constant:
+        return call
+    if type(superset.value) is not list:
+        _check_both("$setIsSubset", 17311, [], 17311, superset.value)
+    make = call.operator.make
+
+    def remake(left: Evaluate, right: Evaluate) -> Evaluate:
+        return make(left, right, first_code=17310)
+
+    return Call(Operator("$setIsSubset", remake), call.operands)
+
+
+def _elements(name: str, code: int, decisive: bool) -> OperatorParser:
+    def decide(value: list[Any]) -> bool:
+        return decisive if any(truthy(item) is decisive for item in value) else not decisive
+
+    apply = of_type(list, code, f"{name}'s argument must be an array, but is ", decide, nullable=False)
+    return single(name, apply)
+
+
+def _merging(name: str, code: int, function: Callable[..., list[Any]]) -> OperatorParser:
+    message = f"All operands of {name} must be arrays. One argument is of type: "
+    return combining(name, [list], code, message, function, commutative=True, collated=True)
+
+
+_SUBSET: Final = Operator("$setIsSubset", _make_subset, simplify=_simplify_subset)
+
+
+# A variable for each element.
+
+
+_SIZED: Final = frozenset({bytes, dict, list, str})
+"""Types whose values may take much memory."""
+
+
+def _variable(argument: dict[str, Any]) -> str:
+    name = argument.get("as", "this")
+    name = name if type(name) is str else ""
+    check_variable_name(name, for_writing=True)
+    return name
+
+
+def _parse_map(argument: Any, context: ParseContext) -> Expression:
+    read_named("$map", argument, ("input", "as", "in"), {"input": 16880, "in": 16882}, 16878, 16879)
+    source = parse_operand(argument["input"], context)
+    variable = _variable(argument)
+    return Call(_map(variable), [source, parse_operand(argument["in"], context.binding(variable))])
+
+
+def _map(variable: str) -> Operator:
+    def make(source: Evaluate, each: Evaluate) -> Evaluate:
+        def evaluate(env: Env) -> Any:
+            array = source(env)
+            if is_nullish(array):
+                return None
+            if type(array) is not list:
+                raise CommandError(16883, f"input to $map must be an array not {type_name(array)}")
+            inner, variables = scoped(env, (variable,))
+            mapped, size = [], 0
+            for item in array:
+                variables[variable] = item
+                value = each(inner)
+                mapped.append(None if value is MISSING else value)
+                if type(value) in _SIZED:
+                    size += size_of(value)
+                    if size > limits.EXPRESSION_BYTES_MAX:
+                        raise CommandError(146, "$map would use too much memory and cannot spill")
+            return mapped
+
+        return evaluate
+
+    return Operator("$map", make, folds=False)
+
+
+def _parse_filter(argument: Any, context: ParseContext) -> Expression:
+    read_named("$filter", argument, ("input", "as", "cond", "limit"), {"input": 28648, "cond": 28650}, 28646, 28647)
+    source = parse_operand(argument["input"], context)
+    variable = _variable(argument)
+    condition = parse_operand(argument["cond"], context.binding(variable))
+    limit = parse_operand(argument["limit"], context) if "limit" in argument else None
+    return Call(_filter(variable), [source, condition, limit])
+
+
+def _filter(variable: str) -> Operator:
+    def make(source: Evaluate, condition: Evaluate, limit: Evaluate | None) -> Evaluate:
+        def evaluate(env: Env) -> Any:
+            array = source(env)
+            if is_nullish(array):
+                return None
+            if type(array) is not list:
+                raise CommandError(28651, f"input to $filter must be an array not {type_name(array)}")
+            wanted = None if limit is None else _limit(limit(env))
+            inner, variables = scoped(env, (variable,))
+            selected: list[Any] = []
+            for item in array:
+                variables[variable] = item
+                if truthy(condition(inner)):
+                    selected.append(item)
+                    if len(selected) == wanted:
+                        break
+            return selected
+
+        return evaluate
+
+    return Operator("$filter", make, folds=False)
+
+
+def _limit(value: Any) -> int | None:
+    """The number of elements to keep; None for all."""
+    if is_nullish(value):
+        return None
+    number = int32_of(value)
+    if number is None:
+        raise CommandError(327391, f"$filter: limit must be represented as a 32-bit integral value: {as_text(value)}")
+    if number <= 0:
+        raise CommandError(327392, f"$filter: limit must be greater than 0: {number}")
+    return number
+
+
+def _parse_reduce(argument: Any, context: ParseContext) -> Expression:
+    codes = {"input": 40077, "initialValue": 40078, "in": 40079}
+    read_named("$reduce", argument, codes, codes, 40075, 40076)
+    inside = context.binding("this", "value")
+    return Call(
+        _REDUCE, [parse_operand(argument[name], inside if name == "in" else context) for name in codes]
+    )  # fmt: skip
+
+
+def _make_reduce(source: Evaluate, initial: Evaluate, step: Evaluate) -> Evaluate:
+    def evaluate(env: Env) -> Any:
+        array = source(env)
+        if is_nullish(array):
+            return None
+        if type(array) is not list:
+            raise CommandError(40080, f"$reduce requires that 'input' be an array, found: {as_text(array)}")
+        value = initial(env)
+        inner, variables = scoped(env, ("this", "value"))
+        for item in array:
+            variables["this"] = item
+            variables["value"] = value
+            value = step(inner)
+        return value
+
+    return evaluate
+
+
+_REDUCE: Final = Operator("$reduce", _make_reduce, folds=False)
+
+
 OPERATORS: Final[dict[str, OperatorParser]] = {
+    "$allElementsTrue": _elements("$allElementsTrue", 17040, False),
+    "$anyElementTrue": _elements("$anyElementTrue", 17041, True),
     "$arrayElemAt": positional(
         Operator("$arrayElemAt", binary(lambda array, index: _element("$arrayElemAt", array, index))), 2
     ),
     "$concatArrays": combining("$concatArrays", [list], 28664, "$concatArrays only supports arrays, not ", _joined),
+    "$filter": _parse_filter,
     "$first": single("$first", lambda array: _element("$first", array, 0)),
     "$in": positional(Operator("$in", _make_in), 2, collated=True),
     "$indexOfArray": positional(_INDEX_OF, 2, 4, collated=True),
     "$isArray": single("$isArray", lambda value: type(value) is list),
     "$last": single("$last", lambda array: _element("$last", array, -1)),
+    "$map": _parse_map,
     "$range": positional(Operator("$range", of_values(_range)), 2, 3),
+    "$reduce": _parse_reduce,
     "$reverseArray": single(
         "$reverseArray",
         of_type(
             list, 34435, "The argument to $reverseArray must be an array, but was of type: ", lambda array: array[::-1]
         ),
     ),
+    "$setDifference": positional(Operator("$setDifference", _make_difference), 2, collated=True),
+    "$setEquals": _parse_equals,
+    "$setIntersection": _merging("$setIntersection", 17047, _intersection),
+    "$setIsSubset": positional(_SUBSET, 2, collated=True),
+    "$setUnion": _merging("$setUnion", 17043, _union),
     "$size": single(
         "$size", of_type(list, 17124, "The argument to $size must be an array, but was of type: ", len, nullable=False)
     ),

@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Expression, Operator, ParseContext
-from headrace.query.expressions.expression_parser import parse_operand
+from headrace.query.expressions.expression import (
+    Call,
+    Constant,
+    Env,
+    Evaluate,
+    Expression,
+    Operator,
+    ParseContext,
+    parse_operand,
+)
 from headrace.query.expressions.numbers import is_nullish, truthy
 from headrace.query.expressions.operator_parser import (
     Make,

@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from headrace.errors import CommandError
-from headrace.query.expressions.expression import Call, Env, Evaluate, Expression, Operator, ParseContext
-from headrace.query.expressions.expression_parser import parse_operand
+from headrace.query.expressions.expression import Call, Env, Evaluate, Expression, Operator, ParseContext, parse_operand
 from headrace.query.expressions.numbers import NUMBERS, int32_of, is_nullish
 from headrace.query.expressions.value_text import as_text
 from headrace.values.bson import type_name

@@ -8,26 +8,16 @@ from headrace.query.expressions import (
     accumulating,
     arithmetic,
     arrays,
-    bitwise,
     conversion,
-    date_arithmetic,
     dates,
-    encrypted_strings,
-    iteration,
     logic,
-    objects,
-    regexes,
-    rounding,
-    sets,
     strings,
-    trigonometry,
     value_operators,
 )
 from headrace.query.expressions.operator_parser import OperatorParser
 
 _FAMILIES: Final = (
-    accumulating, arithmetic, arrays, bitwise, conversion, date_arithmetic, dates, encrypted_strings, iteration, logic,
-    objects, regexes, rounding, sets, strings, trigonometry, value_operators,
+    accumulating, arithmetic, arrays, conversion, dates, logic, strings, value_operators,
 )  # fmt: skip
 
 OPERATORS: Final[dict[str, OperatorParser]] = dict(

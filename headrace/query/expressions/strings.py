@@ -1,7 +1,8 @@
-"""String operators: concatenation, substrings, search, trim, replace, case.
+"""String operators: concatenation, substrings, search, trim, replace, case, regular expressions.
 
-Rule: positions are UTF-8 bytes for the operators named Bytes, code points for those named CP. Case conversion affects
-ASCII letters only.
+Rule: positions are UTF-8 bytes for the operators named Bytes, otherwise code points. Case conversion affects ASCII
+letters only. A constant regular expression is compiled when the pipeline is parsed, and an invalid one is an error
+then. The call itself is never evaluated at parse time.
 """
 
 from __future__ import annotations
@@ -9,10 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import pcre2
+from bson import Binary, Regex
+
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expressions.arrays import search_bound
-from headrace.query.expressions.expression import Env, Evaluate, Operator
+from headrace.query.expressions.expression import (
+    Call,
+    Constant,
+    Env,
+    Evaluate,
+    Expression,
+    Operator,
+    ParseContext,
+    parse_operand,
+)
 from headrace.query.expressions.numbers import coerced_to_long, is_nullish
 from headrace.query.expressions.operator_parser import (
     NamedArguments,
@@ -26,7 +39,10 @@ from headrace.query.expressions.operator_parser import (
     single,
 )
 from headrace.query.expressions.value_text import as_text, check_text_length, checked_text, coerced_text
+from headrace.query.options import check_options
+from headrace.query.patterns import Pattern, compile_pattern
 from headrace.values.bson import type_name
+from headrace.values.order import regex_options
 
 _WHITESPACE: Final = "\0 \t\n\v\f\r\u00a0\u1680" + "".join(chr(code) for code in range(0x2000, 0x200B))
 _FEW_CHARACTERS: Final = 32  # to be stripped: Python compares each character of the text with each of these
@@ -205,11 +221,167 @@ def _upper(value: Any) -> str:
 
 _SUBSTRING_BYTES: Final = positional(Operator("$substrBytes", of_values(_substring_bytes)), 3)
 
+
+# Regular expressions.
+
+
+Apply = Callable[[Pattern | None, str | None], Any]
+
+
+def _compile(name: str, pattern: Any, options: Any) -> Pattern | None:
+    """The pattern, or None if none is given. The options are checked in both cases."""
+    if not is_nullish(pattern) and type(pattern) not in (str, Regex):
+        raise CommandError(51105, f"{name} needs 'regex' to be of type string or regex")
+    if not is_nullish(options) and type(options) is not str:
+        raise CommandError(51106, f"{name} needs 'options' to be of type string")
+    flags = "" if is_nullish(options) else options
+    if type(pattern) is Regex:
+        pattern_options = regex_options(pattern)
+        if pattern_options and not is_nullish(options):
+            message = f"{name}: found regex option(s) specified in both 'regex' and 'option' fields"
+            raise CommandError(51107, message)
+        flags, pattern = pattern_options or flags, pattern.pattern
+    text = "" if is_nullish(pattern) else pattern
+    if "\0" in text:
+        raise CommandError(51109, f"{name}: regular expression cannot contain an embedded null byte")
+    if "\0" in flags:
+        raise CommandError(51110, f"{name}: regular expression options cannot contain an embedded null byte")
+    compiled = _compiled(name, text, flags)
+    return None if is_nullish(pattern) else compiled
+
+
+def _compiled(name: str, text: str, flags: str) -> Pattern:
+    try:
+        return compile_pattern(text, flags)
+    except CommandError as error:
+        if error.code == 51091:
+            raise CommandError(51111, f"Invalid Regex in {name}: {error.message}") from error
+        raise
+
+
+def _operator(name: str, apply: Apply) -> Operator:
+    def make(source: Evaluate, pattern: Evaluate, options: Evaluate | None) -> Evaluate:
+        def evaluate(env: Env) -> Any:
+            text, regex = source(env), pattern(env)
+            flags = None if options is None else options(env)
+            return apply_checked(_compile(name, regex, flags) if _is_text(name, text) else None, text)
+
+        return evaluate
+
+    def make_compiled(compiled: Pattern | None) -> Callable[[Evaluate], Evaluate]:
+        def make_constant(source: Evaluate) -> Evaluate:
+            def evaluate(env: Env) -> Any:
+                text = source(env)
+                _is_text(name, text)
+                return apply_checked(compiled, text)
+
+            return evaluate
+
+        return make_constant
+
+    def apply_checked(compiled: Pattern | None, text: Any) -> Any:
+        return apply(compiled, None if is_nullish(text) else text)
+
+    def simplify(call: Call) -> Expression:
+        source, pattern, options = call.operands
+        if type(pattern) is not Constant or not (options is None or type(options) is Constant):
+            return call
+        compiled = _compile(name, pattern.value, options.value if type(options) is Constant else None)
+        return Call(Operator(name, make_compiled(compiled), folds=False), [source])
+
+    return Operator(name, make, folds=False, simplify=simplify)
+
+
+def _is_text(name: str, text: Any) -> bool:
+    """Return True. Raises 51104 for a value that is neither text nor null."""
+    if type(text) is not str and not is_nullish(text):
+        raise CommandError(51104, f"{name} needs 'input' to be of type string")
+    return True
+
+
+def _match(match: pcre2.Match) -> dict[str, Any]:
+    return {"match": match.group(), "idx": match.start(), "captures": list(match.groups())}
+
+
+def _find(pattern: Pattern | None, text: str | None) -> Any:
+    if pattern is None or text is None:
+        return None
+    match = pattern.find(text)
+    return None if match is None else _match(match)
+
+
+def _find_all(pattern: Pattern | None, text: str | None) -> list[Any]:
+    """All matches without overlaps. An empty match moves on by one character. None is sought at the very end."""
+    if pattern is None or text is None:
+        return []
+    matches, start = [], 0
+    while start < len(text) or start == 0:
+        match = pattern.find(text, start)
+        if match is None:
+            break
+        matches.append(_match(match))
+        start = match.end() if match.group() else match.start() + 1
+    return matches
+
+
+def _matches(pattern: Pattern | None, text: str | None) -> bool:
+    return pattern is not None and text is not None and pattern.matches(text)
+
+
+def _named(name: str, apply: Apply) -> OperatorParser:
+    required = {"input": 31022, "regex": 31023}
+    names = ("input", "regex", "options")
+    return NamedArguments(_operator(name, apply), names, required, not_object=51103, unknown=31024).parse
+
+
+# Encrypted strings. A driver replaces the text in {$encStrStartsWith: {input: "$name", prefix: "Ad"}} by an encrypted
+# payload before it sends the command. A text that arrives as it is cannot be looked for: the result is null for a
+# missing input, otherwise an error, as in MongoDB. A payload is refused.
+
+
+_ENCRYPTED_NAMES: Final = {
+    "$encStrContains": ("substring", 10208801),
+    "$encStrEndsWith": ("suffix", 10120901),
+    "$encStrNormalizedEq": ("string", 10255700),
+    "$encStrStartsWith": ("prefix", 10111808),
+}
+"""The field of the text, and the error of one that is not encrypted, by operator."""
+UNSUPPORTED: Final = dict.fromkeys(
+    _ENCRYPTED_NAMES, (115, "{} searches encrypted fields, and Headrace does not read their encrypted payloads")
+)
+
+
+def _encrypted(name: str) -> OperatorParser:
+    field, code = _ENCRYPTED_NAMES[name]
+
+    def make(value: Evaluate) -> Evaluate:
+        def evaluate(env: Env) -> Any:
+            if is_nullish(value(env)):
+                return None
+            raise CommandError(code, f"Expression{name[1].upper()}{name[2:]} can't be evaluated without binary payload")
+
+        return evaluate
+
+    def parse(argument: Any, context: ParseContext) -> Expression:
+        payload = type(argument) is dict and type(argument.get(field)) is Binary
+        types = {"input": "string", field: "binData" if payload else "string"}
+        check_options(name, argument, types, types, not_object=14)
+        if payload:
+            refused, message = UNSUPPORTED[name]
+            raise CommandError(refused, message.format(name))
+        return Call(Operator(name, make, folds=False), [parse_operand(argument["input"], context)])
+
+    return parse
+
+
 OPERATORS: Final[dict[str, OperatorParser]] = {
     "$concat": combining("$concat", [str], 16702, "$concat only supports strings, not ", _joined),
     "$indexOfBytes": _searcher("$indexOfBytes", 40091, _find_bytes),
     "$indexOfCP": _searcher("$indexOfCP", 40093, _find_points),
     "$ltrim": _trim("$ltrim", left=True, right=False),
+    "$regexFind": _named("$regexFind", _find),
+    "$regexFindAll": _named("$regexFindAll", _find_all),
+    "$regexMatch": _named("$regexMatch", _matches),
     "$replaceAll": _replacer("$replaceAll", -1),
     "$replaceOne": _replacer("$replaceOne", 1),
     "$rtrim": _trim("$rtrim", left=False, right=True),
@@ -223,4 +395,5 @@ OPERATORS: Final[dict[str, OperatorParser]] = {
     "$toLower": single("$toLower", _lower),
     "$toUpper": single("$toUpper", _upper),
     "$trim": _trim("$trim", left=True, right=True),
+    **{name: _encrypted(name) for name in _ENCRYPTED_NAMES},
 }

@@ -12,8 +12,7 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expressions.date_format import iso_text
 from headrace.query.expressions.numbers import is_nullish
-from headrace.values.bson import MISSING, type_name
-from headrace.values.bson.to_string import regex_text
+from headrace.values.bson import MISSING, regex_text, type_name
 
 
 def as_text(value: Any) -> str:

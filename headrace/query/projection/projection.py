@@ -3,8 +3,10 @@
     projection = parse_projection({"a.b": 1, "total": {"$add": ["$x", 1]}}, kind="find")
     projection({"_id": 1, "a": {"b": 2, "c": 3}, "x": 4})  -> {"_id": 1, "a": {"b": 2}, "total": 5}
 
-Rule: included and retained fields are in the document's order, computed ones follow in the order of the specification.
-The given document is not changed; the result may share values with it.
+Rule: first the named fields are taken from the document, level by level and through nested arrays, in the document's
+order. Then the computed fields are set, in the order of the specification. If a path meets a value that is neither
+object nor array, an inclusion omits the value, an exclusion retains it, and an object replaces it if a field below it
+is computed. The given document is not changed; the result may share values with it.
 """
 
 from __future__ import annotations
@@ -18,18 +20,165 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
 from headrace.query.match import Predicate
-from headrace.query.projection.executor import excluder, includer
 from headrace.query.projection.specification import (
+    ComputedField,
+    ElemMatchField,
+    ExcludedField,
+    IncludedField,
     ProjectionScope,
     ProjectionSpec,
+    ProjectionTree,
     ProjectionType,
+    SlicedField,
     Transform,
     read_specification,
 )
 from headrace.time_limit import limited, limited_call
+from headrace.values.bson import MISSING
 
 if TYPE_CHECKING:
     from headrace.query.document_metadata import Readers
+
+ComputeField = Callable[[dict[str, Any]], Any]
+FieldTree = dict[str, Any]
+"""The functions that compute fields, by name. A tree in place of a function computes fields below."""
+
+
+def _filled(take: Transform, tree: ProjectionTree, variables: Mapping[str, Any]) -> Transform:
+    """Return a projection that adds the computed fields to what `take` returns."""
+    computed = _computed(tree, variables)
+    if not computed:
+        return take
+    return lambda document: with_fields(take(document), document, computed)
+
+
+def _taker(tree: ProjectionTree) -> Transform:
+    """Return a function that returns only the fields of `tree`."""
+    included: set[str] = set()
+    below: dict[str, Callable[[Any], Any]] = {}
+    for name, item in tree.fields.items():
+        if isinstance(item, (IncludedField, SlicedField)):
+            included.add(name)
+        elif isinstance(item, ProjectionTree):
+            below[name] = _value_taker(item)
+    if not below:
+        return lambda document: {name: value for name, value in document.items() if name in included}
+
+    def take(document: dict[str, Any]) -> dict[str, Any]:
+        result = {}
+        for name, value in document.items():
+            if name in included:
+                result[name] = value
+            elif name in below:
+                inner = below[name](value)
+                if inner is not MISSING:
+                    result[name] = inner
+        return result
+
+    return take
+
+
+def _value_taker(tree: ProjectionTree) -> Callable[[Any], Any]:
+    """Return the projection of one value: MISSING for a scalar; in arrays only if a value replaces it."""
+    take = _taker(tree)
+    fills_gaps = tree.computes
+
+    def take_value(value: Any) -> Any:
+        kind = type(value)
+        if kind is dict:
+            return take(value)
+        if kind is list:
+            items = map(take_value, value)
+            return list(items) if fills_gaps else [item for item in items if item is not MISSING]
+        return MISSING
+
+    return take_value
+
+
+def _computed(tree: ProjectionTree, variables: Mapping[str, Any]) -> FieldTree:
+    """The functions of everything computed in this level and below."""
+    computed: FieldTree = {}
+    for name, item in tree.fields.items():
+        if isinstance(item, ProjectionTree) and item.computes:
+            computed[name] = _computed(item, variables)
+        elif isinstance(item, ComputedField):
+            computed[name] = _evaluator(item, variables)
+        elif isinstance(item, ElemMatchField):
+            computed[name] = _element_finder(name, item)
+    return computed
+
+
+def with_fields(value: Any, root: Any, tree: FieldTree) -> Any:
+    """The value with the fields of the tree added. Their functions get `root`."""
+    if type(value) is list:
+        return [with_fields(item, root, tree) for item in value]
+    added = value.copy() if type(value) is dict else {}
+    for name, branch in tree.items():
+        if type(branch) is dict:
+            added[name] = with_fields(added.get(name), root, branch)
+            continue
+        result = branch(root)
+        if result is MISSING:
+            added.pop(name, None)
+        else:
+            added[name] = result
+    return added
+
+
+def _evaluator(item: ComputedField, variables: Mapping[str, Any]) -> ComputeField:
+    from headrace.query.expressions import Env  # plain projections do not need this
+    from headrace.query.operation_memory import CONTAINERS, check
+
+    evaluate = item.expression.evaluate
+
+    def checked(document: dict[str, Any]) -> Any:
+        value = evaluate(Env(document, variables))
+        return check(value) if type(value) in CONTAINERS else value
+
+    return checked
+
+
+def _element_finder(name: str, item: ElemMatchField) -> ComputeField:
+    predicate = item.element
+
+    def find(document: dict[str, Any]) -> Any:
+        value = document.get(name)
+        if type(value) is not list:
+            return MISSING
+        index = predicate.matched_index(document)
+        return MISSING if index is None else [value[int(index)]]
+
+    return find
+
+
+def _leaver(tree: ProjectionTree) -> Transform:
+    """Return a function that returns all fields except the fields that `tree` excludes."""
+    left_out = (ComputedField, ElemMatchField, ExcludedField)
+    dropped = frozenset(name for name, item in tree.fields.items() if isinstance(item, left_out))
+    below = {name: _value_leaver(item) for name, item in tree.fields.items() if isinstance(item, ProjectionTree)}
+    if not below and not dropped:
+        return lambda document: document
+
+    def apply(document: dict[str, Any]) -> dict[str, Any]:
+        result = {name: value for name, value in document.items() if name not in dropped}
+        for name, exclude in below.items():
+            if name in result:
+                result[name] = exclude(result[name])
+        return result
+
+    return apply
+
+
+def _value_leaver(tree: ProjectionTree) -> Callable[[Any], Any]:
+    exclude = _leaver(tree)
+
+    def exclude_value(value: Any) -> Any:
+        kind = type(value)
+        if kind is dict:
+            return exclude(value)
+        return [exclude_value(item) for item in value] if kind is list else value
+
+    return exclude_value
 
 
 def slicer(path: tuple[str, ...], skip: int | None, limit: int) -> Transform:
@@ -145,10 +294,9 @@ def _steps(
     collation: Collation | None,
     variables: Mapping[str, Any],
 ) -> Transform:
-    if specification.mode is ProjectionType.INCLUSION:
-        first = includer(specification.tree, variables)
-    else:
-        first = excluder(specification.tree, variables)
+    tree = specification.tree
+    taken = _taker(tree) if specification.mode is ProjectionType.INCLUSION else _leaver(tree)
+    first = _filled(taken, tree, variables)
     slices = [slicer(path, skip, limit) for path, skip, limit in specification.slices]
     position = specification.positional
     if position is None and not slices:

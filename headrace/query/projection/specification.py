@@ -18,10 +18,10 @@ from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
-from headrace.query.expressions.field_paths import checked_path
+from headrace.query.expressions.expression import checked_path
 from headrace.query.expressions.numbers import truthy
 from headrace.query.match import parse_filter
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import to_string
 
 if TYPE_CHECKING:
     from headrace.query.document_metadata import Readers

@@ -1,1 +1,1 @@
-"""The stages of aggregation pipelines, one file per stage or family; `stage_table.py` lists them."""
+"""The stages of aggregation pipelines, one file per stage or family; `pipeline.py` lists them."""

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from headrace.query.document_metadata import DocumentMetadata
-from headrace.query.match.text_match import TextQuery
+from headrace.query.match.index_conditions import TextQuery
 from headrace.query.stages.facet import Facet
-from headrace.query.stages.fusion import Fusion
+from headrace.query.stages.fusion import Fusion, Score
 from headrace.query.stages.geo_near import GeoNear
-from headrace.query.stages.score import Score
 from headrace.query.stages.sort_stage import ONE_BY_ONE
 from headrace.query.stages.stage import DocumentStage, Stage
 

@@ -18,13 +18,13 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
 from headrace.limits import DENSIFY_COUNT_MAX
-from headrace.query.expressions.date_arithmetic import UNITS, shifted
-from headrace.query.expressions.field_paths import checked_path
+from headrace.query.expressions.dates import UNITS, shifted
+from headrace.query.expressions.expression import checked_path
 from headrace.query.expressions.numbers import integral, is_nan, to_long
 from headrace.query.operation_memory import StageMemory, size_of
 from headrace.query.options import ANY, NUMBER, check_object, check_options, check_type
+from headrace.query.stages.reshaping import nested, with_nested
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-from headrace.query.stages.unwind import nested, with_nested
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import compare, hash_key, sort_key
 

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import CommandError
-from headrace.query.expressions.field_paths import check_field_name
-from headrace.query.operation_memory import size_of
+from headrace.query.expressions.expression import check_field_name
+from headrace.query.operation_memory import Tape, size_of
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-from headrace.query.tape import Tape
-from headrace.values.bson import type_name
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import to_string, type_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,35 +1,146 @@
-"""`$rankFusion` and `$scoreFusion`: the results of several pipelines over one collection, as one ranking.
+"""`$score`, `$rankFusion` and `$scoreFusion`: scores of documents, and the results of several pipelines as one ranking.
 
+    {$score: {score: {$multiply: ["$stars", 2]}, normalization: "sigmoid", weight: 0.5}}
     {$rankFusion: {input: {pipelines: {a: [{$sort: {x: 1}}], b: [{$sort: {y: -1}}]}}, combination: {weights: {a: 2}}}}
 
-Each document appears once. Its score is the sum of `weight / (60 + rank)` over the pipelines that found it, or the
-average of its scores there (0 if a pipeline did not find it), or the value of an expression. The stage must be first
-and makes its own documents: the command runs the pipelines (`execution/pipelines.py`). In later stages,
-`{$meta: "score"}` and `"scoreDetails"` are the values of the document that left this stage last.
+A fusion has each document once. Its score is the sum of `weight / (60 + rank)` over the pipelines that found it, or the
+average of its scores there (0 if a pipeline did not find it), or the value of an expression. A fusion must be first and
+makes its own documents: the command runs the pipelines (`execution/pipelines.py`). In later stages, `{$meta: "score"}`
+and `"scoreDetails"` are the values of the document that left such a stage last.
 Source: MongoDB's documentation, and the messages of its server.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from bson import Int64
+from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
 from headrace.query.document_metadata import SCORE, SCORE_DETAILS, DocumentMetadata
 from headrace.query.expressions import CompiledExpression, Env, parse_expression
 from headrace.query.expressions.arithmetic import sigmoid
-from headrace.query.expressions.field_paths import check_field_name, check_variable_name
+from headrace.query.expressions.expression import check_field_name, check_variable_name
 from headrace.query.expressions.numbers import NUMBERS
-from headrace.query.options import ANY, check_options, one_of
-from headrace.query.stages.score import NORMALIZATIONS, as_text, score_of, with_scaled
+from headrace.query.operation_memory import Tape
+from headrace.query.options import ANY, NUMBER, check_options, one_of
 from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.stage import JOINING, Document, DocumentStage, PipelineContext, Stage
-from headrace.values.bson import type_name
+from headrace.values.bson import MISSING, type_name
 from headrace.values.order import sort_key
+
+NORMALIZATIONS: Final = ("none", "sigmoid", "minMaxScaler")
+_SCORE_DESCRIPTION: Final = (
+    "the score calculated from multiplying a weight in the range [0,1] with either a normalized or nonnormalized value:"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Score(Stage):
+    """Notes the score of each document. `before`: the metadata that documents have before the stage."""
+
+    name: str
+    spec: Any
+    value: Callable[[Document], Any]
+    normalization: str
+    weight: float
+    is_detailed: bool
+    context: PipelineContext
+    live: DocumentMetadata
+    before: DocumentMetadata | None
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """All documents, unchanged. Reads all input first for `minMaxScaler`. Raises 14 for a score that is no
+        number."""
+        if self.normalization != "minMaxScaler":
+            for document in documents:
+                raw = score_of(self.value(document))
+                self._note(raw, sigmoid(raw) if self.normalization == "sigmoid" else raw)
+                yield document
+            return
+        for item, scaled in with_scaled(self._scored(documents), self.context, self.name):
+            document = item["d"] if self.before is None else self.before.note(item["d"])
+            self._note(item["score"], scaled)
+            yield document
+
+    def _scored(self, documents: Iterator[Document]) -> Iterator[Document]:
+        for document in documents:
+            score = score_of(self.value(document))
+            yield {"score": score, "d": document if self.before is None else self.before.carry(document)}
+
+    def _note(self, raw: float, normalized: float) -> None:
+        """Set the metadata of the document that leaves the stage."""
+        score = normalized * self.weight
+        values = {} if self.before is None else self.before.values
+        self.live.values = {**values, SCORE: score}
+        if self.is_detailed:
+            self.live.values[SCORE_DETAILS] = {
+                "value": score, "description": _SCORE_DESCRIPTION, "rawScore": raw, "normalization": self.normalization,
+                "weight": self.weight, "expression": as_text({"string": self.spec["score"]}), "details": [],
+            }  # fmt: skip
+
+
+def score_of(value: Any) -> float:
+    """Return a score as a double. Raises 14 if it is no number."""
+    if type(value) not in NUMBERS:
+        kind = "missing" if value is MISSING else type_name(value)
+        raise CommandError(14, f"a score must be a number, but is of type {kind}")
+    return float(value.to_decimal()) if type(value) is Decimal128 else float(value)
+
+
+def with_scaled(
+    items: Iterable[Document], context: PipelineContext, name: str
+) -> Iterator[tuple[Document, float]]:  # fmt: skip
+    """Yield the items, each with its `score` scaled to the range from 0 to 1, for the stage `name`. Reads all input
+    first. Raises 292."""
+    least, greatest = math.inf, -math.inf
+
+    def seen() -> Iterator[Document]:
+        nonlocal least, greatest
+        for item in items:
+            least, greatest = min(least, item["score"]), max(greatest, item["score"])
+            yield item
+
+    with context.memory.stage(name) as memory:
+        for item in Tape(seen(), memory).documents():
+            yield item, (item["score"] - least) / (greatest - least) if greatest > least else 0.0
+
+
+def parse_score(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$score: {score, normalization, weight, scoreDetails}}`."""
+    types = {"normalization": "string", "score": ANY, "scoreDetails": "bool", "weight": NUMBER}
+    check_options("$score", spec, types, ["score"])
+    weight = score_of(spec.get("weight", 1))
+    if not 0 <= weight <= 1:
+        sign, end = ("<=", 1) if weight > 1 else (">=", 0)
+        raise CommandError(2, f"BSON field 'weight' value must be {sign} {end}, actual value '{weight:g}'")
+    normalization = one_of("$score.normalization", spec.get("normalization", "none"), NORMALIZATIONS)
+    detailed = spec.get("scoreDetails", False)
+    before = context.carried
+    if before is not None:
+        before.is_read = True
+    names = dict.fromkeys([*(before.values if before is not None else ()), SCORE, *[SCORE_DETAILS] * detailed])
+    live = DocumentMetadata(*names)
+    value = context.expression(spec["score"])
+    return (Score(name, spec, value, normalization, weight, detailed, context, live, before),)
+
+
+def as_text(value: Any) -> str:
+    """Return a value as MongoDB prints it, with single quotes."""
+    if type(value) is dict:
+        return "{ " + ", ".join(f"{name}: {as_text(item)}" for name, item in value.items()) + " }" if value else "{}"
+    if type(value) is list:
+        return "[ " + ", ".join(map(as_text, value)) + " ]" if value else "[]"
+    if type(value) is str:
+        return f"'{value}'"
+    if type(value) is bool or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return str(value)
+
 
 FUSIONS: Final = frozenset({"$rankFusion", "$scoreFusion"})
 _RANK_CONSTANT: Final = 60
@@ -237,7 +348,7 @@ def _sorted_pipelines(spec: Document) -> list[tuple[str, Any]]:
 
 def _input(name: str, source: str, pipeline: Any, context: PipelineContext) -> FusionInput:
     """Return a checked input pipeline."""
-    from headrace.query.match.text_match import has_text
+    from headrace.query.match.index_conditions import has_text
     from headrace.query.pipeline import check_stage_names, parse_pipeline  # the table of stages is imported there
 
     if type(pipeline) is not list:

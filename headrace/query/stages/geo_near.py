@@ -20,10 +20,10 @@ from bson import Decimal128, Int64
 from headrace.errors import CommandError
 from headrace.query.document_metadata import DocumentMetadata
 from headrace.query.expressions import CompiledExpression, Env, parse_expression
-from headrace.query.expressions.field_paths import checked_path
+from headrace.query.expressions.expression import checked_path
+from headrace.query.stages.reshaping import with_nested
 from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.stage import JOINING, Document, PipelineContext, Stage
-from headrace.query.stages.unwind import with_nested
 from headrace.values.bson import type_name
 
 _NUMBERS: Final = (Decimal128, Int64, float, int)

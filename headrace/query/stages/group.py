@@ -18,8 +18,7 @@ from headrace.query.operation_memory import StageMemory, size_of
 from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.time_limit import limited
-from headrace.values.bson import MISSING, type_name
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import MISSING, to_string, type_name
 from headrace.values.order import hash_key
 
 if TYPE_CHECKING:

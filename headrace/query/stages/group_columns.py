@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.query.accumulators.states import STATE_FACTORIES
 from headrace.query.expressions import CompiledExpression, Env, parse_expression
-from headrace.query.expressions.expression import Call, Constant, Expression
-from headrace.query.expressions.field_paths import FieldPathExpression
+from headrace.query.expressions.expression import Call, Constant, Expression, FieldPathExpression
 from headrace.query.operation_memory import StageMemory
 from headrace.query.stages.group import WATCH_COUNT, Groups, GrowthWatch, new_states
-from headrace.query.stages.unwind import Unwind
+from headrace.query.stages.reshaping import Unwind
 from headrace.time_limit import limited
 from headrace.values.bson import MISSING, Missing
 from headrace.values.bson.columns import Columns, batches, decoded, values_below

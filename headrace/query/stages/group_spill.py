@@ -11,10 +11,9 @@ import pickle
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from headrace.query.expansion import encoded_between
 from headrace.query.expressions import Env
-from headrace.query.external_sort import Sorter
-from headrace.query.operation_memory import StageMemory
+from headrace.query.operation_memory import StageMemory, encoded_between
+from headrace.query.sort import Sorter
 from headrace.query.stages.group import WATCH_COUNT, Groups, new_states
 from headrace.values.bson import decode, encode
 from headrace.values.order import sort_key

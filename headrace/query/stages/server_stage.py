@@ -1,8 +1,11 @@
-"""First stages whose documents come from the server, not from a collection.
+"""First stages whose documents come from the server or from the pipeline itself, not from a collection.
 
 Rule: a command that has the documents of such a stage removes the stage and runs the later stages over the documents.
 At the start of the pipeline of a `$lookup` or `$unionWith` the stage makes its documents itself. Elsewhere it refuses
 to run, so that it never receives a collection's documents from a caller that does not know it.
+
+`changes/` implements `$changeStream` and `$changeStreamSplitLargeEvent`: the parser of streams removes `$changeStream`
+before the stages are parsed here, and splits events after the last stage.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ from typing import Any, Final
 from bson import Binary
 
 from headrace.errors import CommandError
+from headrace.query.expressions import CompiledExpression, Env, parse_expression
 from headrace.query.options import check_options, one_of
-from headrace.query.stages.stage import JOINING, Document, PipelineContext, Stage
+from headrace.query.stages.stage import JOINING, Document, DocumentStage, PipelineContext, Stage
 from headrace.values.bson import type_name
 
 _SENSITIVE: Final = 8
@@ -117,3 +121,66 @@ def parse_list_local_sessions(name: str, spec: Any, context: PipelineContext) ->
             73, "$listLocalSessions must be run against the database with {aggregate: 1}, not a collection"
         )
     return (ServerStage(name, spec),)
+
+
+# $documents.
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentsStage(Stage):
+    """Yields the documents that its expression computes and ignores its input."""
+
+    name: str
+    spec: Any
+    expression: CompiledExpression
+    context: PipelineContext
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """The documents of the expression's array."""
+        values = self.expression(Env({}, self.context.bound))
+        if type(values) is not list:
+            raise CommandError(5858203, f"an array is expected, but found {type_name(values)}")
+        for document in values:
+            if type(document) is not dict:
+                raise CommandError(
+                    40228, f"$documents' elements must be objects, but one was of type {type_name(document)}"
+                )
+            yield document
+
+
+def parse_documents(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$documents: expression}`. It is allowed only if no collection is read."""
+    if spec == {}:
+        raise CommandError(51270, "Invalid empty sub-projection: _tempDocumentsField")
+    if context.collection is not None:
+        raise CommandError(73, "$documents can only be run with {aggregate: 1}")
+    return (DocumentsStage(name, spec, parse_expression(spec, context.parse_context()), context),)
+
+
+# $changeStream.
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeStream(Stage):
+    """A `$changeStream` in a plain pipeline. It must be first; the command recognises it."""
+
+    name: str
+    spec: Any
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """Never run: a stream has no documents."""
+        raise CommandError(40573, "The $changeStream stage must be run by a change stream cursor")
+
+
+def parse_change_stream(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$changeStream: {...}}`. The parser of streams checks its options."""
+    if type(spec) is not dict:
+        raise CommandError(50808, f"$changeStream stage expects a document as argument, found {type_name(spec)}")
+    return (ChangeStream(name, spec),)
+
+
+def parse_split(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$changeStreamSplitLargeEvent: {}}`."""
+    if spec != {}:
+        raise CommandError(7182800, f"{name} spec should be an empty object")
+    return (DocumentStage(name, spec, lambda event: event),)

@@ -1,22 +1,130 @@
-"""`$sort`. If a `$limit` follows, it keeps only as many documents as the limit needs."""
+"""The order and the number of documents: `$sort`, `$limit`, `$skip` and `$sample`.
+
+If a `$limit` follows, a `$sort` keeps only as many documents as the limit needs. For a sample, documents are sorted by
+random numbers and the first are taken, within the memory of a `$sort`, as in MongoDB.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from sys import maxsize
 from typing import Any, Final
 
+from bson import Int64
+
 from headrace.errors import CommandError
-from headrace.query.expansion import encoded_between
 from headrace.query.expressions.expression import Evaluate
-from headrace.query.operation_memory import UNBOUNDED, OperationMemory
-from headrace.query.sort import SortColumns, SortKey, parse_sort
-from headrace.query.stages.limit import Limit, Skip
+from headrace.query.expressions.numbers import NUMBERS, int64_of, no_long, to_long
+from headrace.query.operation_memory import UNBOUNDED, OperationMemory, encoded_between
+from headrace.query.sort import SortColumns, Sorter, SortKey, parse_sort
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
 from headrace.time_limit import limited
-from headrace.values.bson import decode
+from headrace.values.bson import decode, to_string
 from headrace.values.bson.columns import batches
+
+
+@dataclass(frozen=True, slots=True)
+class Limit(Stage):
+    """Lets the first `count` documents pass, and reads no further."""
+
+    name: str
+    spec: Any
+    count: int
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """The first `count` documents."""
+        return islice(documents, self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Skip(Stage):
+    """Leaves out the first `count` documents."""
+
+    name: str
+    spec: Any
+    count: int
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """The documents after the first `count`."""
+        return islice(documents, self.count, None)
+
+
+def parse_limit(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$limit: positive number}`."""
+    if type(spec) in (int, Int64, float) and spec <= 0:
+        raise CommandError(15958, "the limit must be positive")
+    count = non_negative_int64(name, spec, 5107201)
+    if not count:
+        raise CommandError(15958, "the limit must be positive")
+    return (Limit(name, spec, count),)
+
+
+def parse_skip(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$skip: number, zero or more}`."""
+    return (Skip(name, spec, non_negative_int64(name, spec, 5107200)),)
+
+
+def non_negative_int64(name: str, value: Any, code: int) -> int:
+    """The argument as an integer of zero or more that fits 64 bits. Raises `code` for any other value."""
+    complaint = f"invalid argument to {name} stage: "
+    number = int64_of(value)
+    if number is None:
+        raise CommandError(code, complaint + no_long(name, value))
+    if number < 0:
+        raise CommandError(code, f"{complaint}Expected a non-negative number in: {name}: {to_string(value)}")
+    return int(number)
+
+
+_NUMBER_BYTES: Final = 8
+"""The size of the random number at the beginning of a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample(Stage):
+    """Picks `size` documents, each equally likely, in random order."""
+
+    name: str
+    spec: Any
+    size: int
+    generator: random.Random
+    memory: OperationMemory = UNBOUNDED
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """`size` documents, or all if there are fewer. Reads all input first. Raises 292."""
+        with self.memory.stage("$sort") as memory:
+            sorter = Sorter(memory, _key_of, count_max=self.size)
+            for document in documents:
+                number = self.generator.randbytes(_NUMBER_BYTES)
+                if sorter.wants((number,)):
+                    sorter.add((number,), number + encoded_between(document))
+            for record in sorter.sorted():
+                yield decode(record[_NUMBER_BYTES:])
+
+
+def _key_of(record: bytes) -> tuple[bytes]:
+    return (record[:_NUMBER_BYTES],)
+
+
+def parse_sample(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$sample: {size: n}}`."""
+    if type(spec) is not dict:
+        raise CommandError(28745, "the $sample stage specification must be an object")
+    for option, value in spec.items():
+        if option != "size":
+            raise CommandError(28748, f"unrecognized option to $sample: {option}")
+        if type(value) not in NUMBERS:
+            raise CommandError(28746, "size argument to $sample must be a number")
+    if "size" not in spec:
+        raise CommandError(28749, "$sample stage must specify a size")
+    value = spec["size"]
+    size = to_long(value)
+    if size <= 0:
+        raise CommandError(28747, "size argument to $sample must be a positive integer")
+    return (Sample(name, spec, size, context.generator, context.memory),)
+
 
 ONE_BY_ONE: Final = frozenset({
     "$addFields", "$graphLookup", "$limit", "$lookup", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith",

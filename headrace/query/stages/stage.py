@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.query.expansion import CONTAINERS, check
 from headrace.query.expressions import Env, ParseContext, less_bound, parse_expression
 from headrace.query.expressions.expression import FOLDING_PREFIX, Evaluate
-from headrace.query.operation_memory import UNBOUNDED, OperationMemory
+from headrace.query.operation_memory import CONTAINERS, UNBOUNDED, OperationMemory, check
 from headrace.time_limit import limited
 from headrace.turns import paced, tick
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.query.collation import Collation
     from headrace.query.document_metadata import DocumentMetadata, Readers
     from headrace.query.match import Predicate
-    from headrace.query.match.text_match import TextQuery
+    from headrace.query.match.index_conditions import TextQuery
 
 Document: TypeAlias = dict[str, Any]
 DocumentFunction: TypeAlias = Callable[[Document], Any]

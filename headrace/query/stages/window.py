@@ -1,7 +1,10 @@
-"""`$setWindowFields`: fields computed from the documents around each document.
+"""`$setWindowFields`: fields computed from the documents around each document; `$fill`, which is rewritten.
 
 Rule: the documents leave sorted by partition, then by `sortBy`. Every window function sees the original documents. The
 new fields are then added, or replaced in their place, all together.
+
+Rule of `$fill`: methods become `$setWindowFields` with `$locf` or `$linearFill`, values an `$addFields` with
+`$ifNull`, as in MongoDB. So with values only, it looks at one document at a time, and a change stream allows it.
 """
 
 from __future__ import annotations
@@ -11,18 +14,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.expansion import encoded_between
 from headrace.query.expressions import Env, parse_expression
-from headrace.query.expressions.field_paths import checked_path
-from headrace.query.external_sort import Sorter
-from headrace.query.operation_memory import StageMemory
-from headrace.query.options import ANY, check_object, check_options
-from headrace.query.projection.executor import FieldTree, with_fields
-from headrace.query.sort import SortKey, parse_sort
-from headrace.query.stages.add_fields import put_field
+from headrace.query.expressions.expression import checked_path
+from headrace.query.operation_memory import StageMemory, encoded_between
+from headrace.query.options import ANY, check_object, check_options, check_type
+from headrace.query.projection.projection import FieldTree, with_fields
+from headrace.query.sort import Sorter, SortKey, parse_sort
+from headrace.query.stages.reshaping import parse_add_fields, put_field
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-from headrace.query.stages.window_functions import parse_window_function
-from headrace.query.stages.window_partition import Partition, sorted_by
+from headrace.query.stages.window_functions import Partition, parse_window_function, sorted_by
 from headrace.values.bson import MISSING, decode
 from headrace.values.order import sort_key
 
@@ -138,3 +138,62 @@ def _partition(value: Any, context: PipelineContext) -> Callable[[Document], Any
 def _check_partition(value: Any) -> None:
     if type(value) is list:
         raise CommandError(14, "An expression used to partition cannot evaluate to value of type array")
+
+
+# $fill.
+
+
+_METHODS: Final = {"linear": "$linearFill", "locf": "$locf"}
+_FILL_TYPES: Final = {"output": "object", "partitionBy": ANY, "partitionByFields": "array", "sortBy": "object"}
+
+
+def parse_fill(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stages of `{$fill: {partitionBy, partitionByFields, sortBy, output}}`."""
+    _check_options(spec)
+    windows: Document = {}
+    values: Document = {}
+    for field, how in spec["output"].items():
+        _add_output(field, how, windows, values)
+    stages: tuple[Stage, ...] = ()
+    if windows:
+        stages = parse_set_window_fields("$setWindowFields", _window_spec(spec, windows), context)
+    if values:
+        stages += parse_add_fields("$addFields", values, context)
+    return stages
+
+
+def _check_options(spec: Any) -> None:
+    check_object(spec, 9, "The $fill stage specification must be an object, found")
+    check_options("$fill", spec, _FILL_TYPES, ["output"])
+    if type(spec.get("partitionBy", "")) not in (dict, str):
+        check_type("$fill.partitionBy", spec["partitionBy"], "object")
+    if "partitionBy" in spec and "partitionByFields" in spec:
+        raise CommandError(6050204, "Maximum one of 'partitionBy' and 'partitionByFields' can be specified in '$fill'")
+    for field in spec.get("partitionByFields", ()):
+        if type(field) is not str or field.startswith("$"):
+            raise CommandError(6050201, "'partitionByFields' in '$fill' must be names of fields without '$'")
+    if not spec["output"]:
+        raise CommandError(6050203, "Each $fill stage must have at least one output field")
+
+
+def _add_output(field: str, how: Any, windows: Document, values: Document) -> None:
+    if type(how) is not dict or not how.keys() & {"method", "value"}:
+        raise CommandError(6050200, f"the output field '{field}' must be an object with one of 'method' and 'value'")
+    if len(how) != 1:
+        raise CommandError(40415, f"BSON field '{field}' has an unknown field, besides 'method' or 'value'")
+    if "value" in how:
+        values[field] = {"$ifNull": [f"${field}", how["value"]]}
+        return
+    function = _METHODS.get(how["method"]) if type(how["method"]) is str else None
+    if function is None:
+        raise CommandError(6050202, "Method must be either 'linear' or 'locf'")
+    windows[field] = {function: f"${field}"}
+
+
+def _window_spec(spec: Document, windows: Document) -> Document:
+    built = {"sortBy": spec.get("sortBy"), "output": windows}
+    if "partitionBy" in spec:
+        built["partitionBy"] = spec["partitionBy"]
+    elif "partitionByFields" in spec:
+        built["partitionBy"] = {field: f"${field}" for field in spec["partitionByFields"]}
+    return built

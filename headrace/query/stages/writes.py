@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
-from headrace.query.expressions.field_paths import check_variable_name
+from headrace.query.expressions.expression import check_variable_name
 from headrace.query.options import ANY, check_options, check_type, one_of
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.values.bson import type_name

@@ -6,20 +6,3 @@
 
 Pure functions: nothing here reads a clock, writes an oplog entry or reads a collection.
 """
-
-from headrace.query.update.update import REPLACED, Applied, Diff, Replaced, Update, UpdateContext
-from headrace.query.update.update_parser import parse_update
-from headrace.query.update.upsert import check_id, check_upsert_filter, upsert_document
-
-__all__ = [
-    "REPLACED",
-    "Applied",
-    "Diff",
-    "Replaced",
-    "Update",
-    "UpdateContext",
-    "check_id",
-    "check_upsert_filter",
-    "parse_update",
-    "upsert_document",
-]

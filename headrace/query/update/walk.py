@@ -5,27 +5,88 @@ reach any container, so then all are copied in advance. The old and the new docu
 
 If a leaf creates a field, the missing part of its path is created as nested objects. An index past the end of an array
 pads the array with nulls. A scalar on the path is error 28 (PathNotViable).
+
+Rule of the $v: 2 diff (reference: change-streams.md §3.4): a changed field goes to section `u`, a new field to `i` at
+its first created component, a removed field to `d`. Changes within arrays are recorded by index. Fields are in the
+order in which they changed, sections in the order d, u, i, sub-diffs. There are no empty sub-diffs.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.query.update.diff_log import DiffLog
-from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldRef, UpdateLeafNode, dotted
-from headrace.query.update.message_text import element_text
-from headrace.query.update.plain_fields import PlainFields, apply_plain, plain_fields
-from headrace.query.update.rename import RenameNode
-from headrace.query.update.update_tree import UpdateArrayNode, UpdateObjectNode
-from headrace.time_limit import OutOfMemory, TookTooLong
-from headrace.values.bson import MISSING
-from headrace.values.bson.to_string import to_string
+from headrace.query.update.update_tree import (
+    NO_OP,
+    Appended,
+    ApplyParams,
+    FieldRef,
+    RenameNode,
+    UpdateArrayNode,
+    UpdateLeafNode,
+    UpdateObjectNode,
+    dotted,
+    element_text,
+)
+from headrace.values.bson import MISSING, to_string
 from headrace.values.order import equal
 
-_MANY_ELEMENTS: Final = 8
-"""The number of elements from which on the search for plain fields pays off."""
+
+class DiffLog:
+    """Collects the changes of a document, by path. An int in a path is an index in an array."""
+
+    __slots__ = ("children", "sections")
+
+    def __init__(self) -> None:
+        self.sections: dict[str, dict[Any, Any]] = {}
+        self.children: dict[Any, Any] = {}
+
+    def updated(self, path: FieldRef, value: Any) -> None:
+        """Record a new value of an existing field or array index."""
+        self._section(path, "u")[path[-1]] = value
+
+    def inserted(self, path: FieldRef, value: Any) -> None:
+        """Record a new field. `value` may still be extended until the diff is read."""
+        self._section(path, "i")[path[-1]] = value
+
+    def deleted(self, path: FieldRef) -> None:
+        """Record the removal of a field of an object."""
+        self._section(path, "d")[path[-1]] = False
+
+    def _section(self, path: FieldRef, section: str) -> dict[Any, Any]:
+        node: Any = self
+        for at, component in enumerate(path[:-1]):
+            child = node.children.get(component)
+            if child is None:
+                child = node.children[component] = _ArrayLog() if type(path[at + 1]) is int else DiffLog()
+            node = child
+        return node.values if type(node) is _ArrayLog else node.sections.setdefault(section, {})
+
+    def diff(self) -> dict[str, Any]:
+        """The diff recorded so far; {} if nothing changed."""
+        sections = self.sections
+        diff: dict[str, Any] = {section: sections[section] for section in ("d", "u", "i") if section in sections}
+        for name, child in self.children.items():
+            diff["s" + name] = child.diff()
+        return diff
+
+
+class _ArrayLog:
+    __slots__ = ("children", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[int, Any] = {}
+        self.children: dict[Any, Any] = {}
+
+    def diff(self) -> dict[str, Any]:
+        diff: dict[str, Any] = {"a": True}
+        for index in sorted({*self.values, *self.children}):
+            if index in self.values:
+                diff[f"u{index}"] = self.values[index]
+            else:
+                diff[f"s{index}"] = self.children[index].diff()
+        return diff
 
 
 class Walk:
@@ -54,6 +115,8 @@ class Walk:
                 old = container[index] if index is not None and index < len(container) else MISSING
             if old is MISSING:
                 changed |= self._create(child, container, component, name, path)
+            elif isinstance(child, UpdateLeafNode):
+                changed |= self._change(child, container, component, old, (*path, component))
             else:
                 changed |= self._existing(child, container, component, old, path)
         return changed
@@ -102,7 +165,8 @@ class Walk:
         return True
 
     def _put(self, container: Any, component: Any, old: Any, new: Any, here: FieldRef) -> None:
-        _check_immutable(here, old, new)
+        if here[0] == "_id":
+            _check_immutable(here, old, new)
         container[component] = new
         if self.log is not None:
             self.log.updated(here, new)
@@ -130,39 +194,13 @@ class Walk:
             index, child = matching[0]
             return self._existing(child, array, index, array[index], path)
         log, self.log = self.log, None
-        plain = self._plain_children(matching, path)
-        changed = [index for index, child in matching if self._element(child, plain.get(id(child)), array, index, path)]
+        changed = [index for index, child in matching if self._existing(child, array, index, array[index], path)]
         self.log = log
         if log is not None and len(changed) == 1:
             log.updated((*path, changed[0]), array[changed[0]])
         elif log is not None and changed:
             log.updated(path, array)
         return bool(changed)
-
-    def _plain_children(self, matching: list[tuple[int, Any]], path: FieldRef) -> dict[int, PlainFields]:
-        """The plain fields of the nodes that apply to many elements, by the identity of the node."""
-        if len(matching) < _MANY_ELEMENTS or not self.copies or path[0] == "_id":
-            return {}
-        nodes = {id(child): child for _, child in matching}
-        found = {key: plain_fields(node, (*map(str, path), "0")) for key, node in nodes.items()}  # any index is as deep
-        return {key: fields for key, fields in found.items() if fields is not None}
-
-    def _element(
-        self, node: Any, plain: PlainFields | None, array: list[Any], index: int, path: FieldRef
-    ) -> bool:  # fmt: skip
-        """Apply a node to one of several elements. Return whether it changed."""
-        old = array[index]
-        if plain is not None and type(old) is dict:
-            try:
-                made = apply_plain(plain, old, self.params)
-            except (OutOfMemory, TookTooLong):
-                raise
-            except CommandError:
-                made = None  # raised again below, with the path of this element
-            if made is not None:
-                array[index] = made[0]
-                return bool(made[1])
-        return self._existing(node, array, index, old, path)
 
     # ---------------------------------------------------------------- missing fields
 

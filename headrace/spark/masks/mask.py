@@ -35,7 +35,7 @@ from headrace.spark.rows.extjson import dumps
 from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.rows.tokens import Token, with_masked_key
 from headrace.values.bson import decode, encode
-from headrace.values.keystring import encode_fields
+from headrace.values.keystring.encoding import encode_fields
 from headrace.values.token import decode_token
 
 ACTIONS: Final = ("hash", "null", "omit", "redact", "truncate")

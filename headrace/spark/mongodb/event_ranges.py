@@ -18,7 +18,7 @@ from headrace import limits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.tokens import Token
-from headrace.values.arrow import COLUMNS, EventRow, in_slice
+from headrace.values.arrow.event_columns import COLUMNS, EventRow, in_slice
 
 ARROW_ROWS: Final = 10_000
 _WAIT_MS: Final = 1000

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.query.expressions.numbers import CONTEXT, NUMBERS, int_or_long, is_nullish
-from headrace.query.expressions.summing import Total
+from headrace.query.expressions.numbers import CONTEXT, NUMBERS, Total, int_or_long, is_nullish
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.values.bson import MISSING
-from headrace.values.keystring import END, encode_value
+from headrace.values.keystring.encoding import END, encode_value
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

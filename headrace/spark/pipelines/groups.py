@@ -30,7 +30,7 @@ from headrace.spark.pipelines.program import Document, Program, Setting, flow_of
 from headrace.spark.pipelines.refusals import refused
 from headrace.spark.pipelines.windows import Bins, Window, delay_of, window_of_key
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

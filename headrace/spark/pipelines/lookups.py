@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.query.stages.lookup import parse_lookup
+from headrace.query.stages.joins import parse_lookup
 from headrace.spark.pipelines.program import Setting
 from headrace.spark.pipelines.refusals import refused
 from headrace.spark.pipelines.row_events import reader
 from headrace.values import bson
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -106,7 +106,7 @@ def parse_stages(stages: Sequence[Mapping[str, Any]], setting: Setting) -> list[
 
 def parse_known(name: str, stage: Document, setting: Setting) -> None:
     """Raise the server's error for an unknown stage, or for a document that is not a stage."""
-    from headrace.query.stages.stage_table import STAGES
+    from headrace.query.pipeline import STAGES
 
     if name not in STAGES or len(stage) != 1:
         parse_pipeline([stage], context=setting.context())

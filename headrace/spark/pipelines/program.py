@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from headrace.query.collation import parse_collation
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline
-from headrace.query.stages.lookup import LookupStage
+from headrace.query.stages.joins import LookupStage
 from headrace.query.stages.match_stage import Match
+from headrace.query.stages.reshaping import with_nested
 from headrace.query.stages.stage import ReadCollection
-from headrace.query.stages.unwind import with_nested
 from headrace.values import bson
 
 Document = dict[str, Any]

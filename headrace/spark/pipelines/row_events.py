@@ -17,7 +17,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.values import bson
-from headrace.values.arrow import COLUMNS, DOCUMENTS, row_of
+from headrace.values.arrow.event_columns import COLUMNS, DOCUMENTS, row_of
 
 Document = dict[str, Any]
 

@@ -37,7 +37,7 @@ from headrace.spark.pipelines.plan import (
 from headrace.spark.pipelines.program import Program, Setting, canonical
 from headrace.spark.pipelines.refusals import StageRefused
 from headrace.spark.pipelines.windows import Window
-from headrace.values.arrow import COLUMNS
+from headrace.values.arrow.event_columns import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

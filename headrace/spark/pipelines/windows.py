@@ -14,7 +14,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
 from headrace.query.expressions import Env, parse_expression
-from headrace.query.expressions.date_arithmetic import UNITS
+from headrace.query.expressions.dates import UNITS
 from headrace.spark.pipelines.refusals import refused
 
 CLUSTER_TIME: Final = "$clusterTime"

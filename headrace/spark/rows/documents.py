@@ -23,7 +23,7 @@ from headrace.spark.rows.layouts import KnownLayouts, LayoutMatch, Numbers
 from headrace.spark.rows.layouts import texts as layout_texts
 from headrace.spark.rows.not_held import held_or_marked
 from headrace.spark.rows.typed import StructColumns, fit_struct
-from headrace.values.arrow import COLUMNS
+from headrace.values.arrow.event_columns import COLUMNS
 from headrace.values.bson import MISSING
 
 

@@ -18,7 +18,7 @@ from bson import Decimal128
 
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 
 _INT: Final = '{"$numberInt":"'
 _LONG: Final = '{"$numberLong":"'

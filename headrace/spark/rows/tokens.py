@@ -28,7 +28,7 @@ _UP_TO_KEY: Final = re.compile(
     f"82.{{16}}(?:2B042C0100{_INDEX}6[EF](?:{_UUID}|14)46{_OPERATION}3C(?:[1-9A-F].|0[1-9A-F])+00(?P<named>{_KEY})46"
     f"|(?:29{_INDEX}|2B022C0100{_INDEX}6[EF]){_UUID}46(?!{_OPERATION}))"
 )
-"""A token of version 2, 1 or 0, up to the fields of its documentKey; see `values/token/make_token.py`."""
+"""A token of version 2, 1 or 0, up to the fields of its documentKey; see `values/token.py`."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -16,7 +16,7 @@ from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.events import REST, SCHEMA, SERVER, TYPED_COLUMNS
 from headrace.spark.source.options import parse_options
-from headrace.values.arrow import DOCUMENTS
+from headrace.values.arrow.event_columns import DOCUMENTS
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -28,7 +28,7 @@ from headrace.spark.timetravel import past_from_archive, past_from_images
 from headrace.spark.timetravel.archive import ArchivedSnapshot, end_at, read_events
 from headrace.spark.timetravel.past_from_images import PastUnknown
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
-from headrace.values.arrow import EventRow
+from headrace.values.arrow.event_columns import EventRow
 
 _LOG: Final = logging.getLogger(__name__)
 

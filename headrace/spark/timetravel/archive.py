@@ -32,7 +32,7 @@ from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_KINDS
 from headrace.spark.rows.tokens import MASKED_KEY, TIME_END, Token
 from headrace.spark.tables.progress import Progress
 from headrace.values import bson
-from headrace.values.arrow import COLUMNS, in_slice
+from headrace.values.arrow.event_columns import COLUMNS, in_slice
 from headrace.values.position import from_timestamp
 from headrace.values.token import high_water_mark
 

@@ -22,7 +22,7 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream, client_of
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.tokens import Token
 from headrace.spark.timetravel.snapshot import Snapshot, batches_at
-from headrace.values.arrow import EventRow
+from headrace.values.arrow.event_columns import EventRow
 from headrace.values.bson import decode, encode
 
 

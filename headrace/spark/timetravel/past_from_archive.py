@@ -29,9 +29,9 @@ from headrace.spark.tables.fold import MirrorDiverged, MirrorRow, MirrorState, f
 from headrace.spark.timetravel.archive import Archive, ArchivedSnapshot, has_events, read_events
 from headrace.spark.timetravel.past_from_images import PastUnknown
 from headrace.spark.timetravel.snapshot import Snapshot
-from headrace.values.arrow import EventRow
+from headrace.values.arrow.event_columns import EventRow
 from headrace.values.bson import encode_in_order
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,9 +16,9 @@ from typing import Any
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.rows.tokens import Token
 from headrace.spark.timetravel.snapshot import Snapshot, StoredDocument
-from headrace.values.arrow import EventRow
+from headrace.values.arrow.event_columns import EventRow
 from headrace.values.bson import find_element
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 
 
 class PastUnknown(RuntimeError):

@@ -42,7 +42,7 @@ from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.not_held import NotHeld
 from headrace.spark.rows.tokens import Token
-from headrace.values.arrow import COLUMNS, EventRow
+from headrace.values.arrow.event_columns import COLUMNS, EventRow
 from headrace.values.bson import OPTIONS, decode, encode, type_number
 
 # The BSON types of a key, by number, in MongoDB's order; types in one tuple are compared with each other.

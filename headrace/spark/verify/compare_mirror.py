@@ -28,7 +28,7 @@ from headrace.spark.tables.mirror_table import ReadMirror, stored_rows
 from headrace.spark.tables.position import NotAMirror
 from headrace.spark.timetravel.snapshot import Snapshot
 from headrace.spark.verify.compare_log import Counted, ignored
-from headrace.values.arrow import COLUMNS
+from headrace.values.arrow.event_columns import COLUMNS
 from headrace.values.bson import decode
 from headrace.values.order import sort_key
 

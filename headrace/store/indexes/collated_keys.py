@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.values.collator import version
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 
 SortKey = Callable[[str], bytes]
 """Returns the sort key of a string under a collation."""

@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple
 from headrace.store.indexes.collated_keys import SortKey, collated_key, folded
 from headrace.values.bson import MISSING
 from headrace.values.index_hash import NULL_HASH, hash_of, hash_of_element
-from headrace.values.keystring import DIRECT_ENCODERS, encode_value
-from headrace.values.keystring.number_encoding import integer_key
+from headrace.values.keystring.encoding import DIRECT_ENCODERS, encode_value, integer_key
 
 Encoders = Mapping[type, Callable[[Any], bytes]]
 

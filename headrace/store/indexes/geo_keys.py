@@ -32,9 +32,8 @@ from headrace.store.indexes.index_keys import (
     index_rows,
     too_many_keys,
 )
-from headrace.values.bson import MISSING, decode
-from headrace.values.bson.to_string import to_string
-from headrace.values.keystring import END, encode_value
+from headrace.values.bson import MISSING, decode, to_string
+from headrace.values.keystring.encoding import END, encode_value
 
 SPHERE: Final = "2dsphere"
 FLAT: Final = "2d"
@@ -161,7 +160,7 @@ def _squares(decoded: dict[str, Any], names: tuple[str, ...], spec: dict[str, An
     values = [value for value in _reached(decoded, names) if type(value) in (dict, list) and value]
     if not values:
         return [], True
-    from headrace.geo.grid import Grid  # imported only for such an index
+    from headrace.geo.plane import Grid  # imported only for such an index
 
     grid = Grid.of(spec)
     low, high = grid.low, grid.high

@@ -21,8 +21,7 @@ from headrace.store.indexes.geo_keys import GeoKeyMaker, flat_path, geo_paths
 from headrace.store.indexes.index_keys import CUT_BYTES, NO_TRAITS, UNBOUNDED, KeyMaker, Traits
 from headrace.store.indexes.text_keys import TextKeyMaker, is_text
 from headrace.store.indexes.wildcard_keys import WildcardKeyMaker, wildcard_of
-from headrace.values.bson import MISSING, decode
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import MISSING, decode, to_string
 
 if TYPE_CHECKING:
     from headrace.query.collation import Collation

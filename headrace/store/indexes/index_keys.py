@@ -27,7 +27,7 @@ from headrace.store.indexes.collated_keys import SortKey
 from headrace.store.indexes.field_keys import Encoders, FieldKeys, field_keys
 from headrace.values.bson import MISSING, decode, find_element
 from headrace.values.bson.columns import Columns
-from headrace.values.keystring import END
+from headrace.values.keystring.encoding import END
 
 
 class _Undefined:

@@ -14,7 +14,7 @@ from headrace.store.indexes.field_keys import Encoders
 from headrace.store.indexes.index_keys import INVERTED, KeyMaker, PlainField
 from headrace.values.bson import MISSING
 from headrace.values.bson.codec import decode_many
-from headrace.values.keystring import END
+from headrace.values.keystring.encoding import END
 
 NO_KEY: Final = b""
 """Replaces the key of a document that is not in the index."""

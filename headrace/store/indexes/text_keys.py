@@ -27,7 +27,7 @@ from headrace.store.indexes.index_keys import (
     too_many_keys,
 )
 from headrace.values.bson import MISSING, decode
-from headrace.values.keystring import END, encode_value
+from headrace.values.keystring.encoding import END, encode_value
 
 if TYPE_CHECKING:
     from headrace.text.text_spec import TextSpec

@@ -13,8 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.values.arrow.event_columns import COLUMNS, DOCUMENTS, SIZE, row_of, token_text
-from headrace.values.arrow.row_columns import RowColumns, RowKind
+from headrace.values.arrow.event_columns import COLUMNS, DOCUMENTS, SIZE, RowColumns, RowKind, row_of, token_text
 from headrace.values.position import increment
 
 _TIME: Final = pa.timestamp("us", tz="UTC")

@@ -2,6 +2,7 @@
 
 from headrace.values.bson.codec import (
     OPTIONS,
+    LearnedLayout,
     check_all,
     decode,
     encode,
@@ -9,8 +10,16 @@ from headrace.values.bson.codec import (
     value_of,
 )
 from headrace.values.bson.elements import RawElement, find_element, first_element, iter_elements, value_size
-from headrace.values.bson.learned_layout import LearnedLayout
-from headrace.values.bson.value_types import MISSING, Missing, type_name, type_number, types_named
+from headrace.values.bson.value_types import (
+    MISSING,
+    Missing,
+    regex_text,
+    to_compact_string,
+    to_string,
+    type_name,
+    type_number,
+    types_named,
+)
 
 __all__ = [
     "MISSING",
@@ -25,6 +34,9 @@ __all__ = [
     "find_element",
     "first_element",
     "iter_elements",
+    "regex_text",
+    "to_compact_string",
+    "to_string",
     "type_name",
     "type_number",
     "types_named",

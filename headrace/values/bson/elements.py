@@ -12,7 +12,6 @@ its value in `data`. The input was validated by the codec or written by Headrace
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from struct import Struct, error
 from typing import Final, TypeAlias
@@ -37,21 +36,6 @@ for _type, (_base, _counted) in _SIZES.items():
 
 _REGEX: Final = 0x0B
 _int32_at: Final = Struct("<i").unpack_from
-
-
-def _sized(sizes: range, counted: int) -> bytes:
-    """A pattern for values that begin with their size, an int32 that includes `counted` of its own bytes."""
-    return b"|".join(b"\\x%02x\\0\\0\\0.{%d}" % (size, size - counted) for size in sizes)
-
-
-SHORT_RUN: Final = re.compile(
-    rb"(?:\x10[^\0]*+\0.{4}|[\x01\x09\x11\x12][^\0]*+\0.{8}|\x0a[^\0]*+\0|\x07[^\0]*+\0.{12}|\x08[^\0]*+\0."
-    rb"|\x02[^\0]*+\0(?:%b)|[\x03\x04][^\0]*+\0(?:%b)|\x13[^\0]*+\0.{16}){1,1000}+"
-    % (_sized(range(1, 64), 0), _sized(range(5, 128), 4)),
-    re.DOTALL,
-).match
-"""A pattern for runs of common short elements: several times as quick as walking them one by one."""
-_LONG_BYTES: Final = 256 * 1024
 
 
 def value_size(bson_type: int, data: bytes, offset: int) -> int:
@@ -86,8 +70,6 @@ def iter_elements(data: bytes, start: int = 0) -> Iterator[RawElement]:
 
 def find_element(data: bytes, name: bytes, start: int = 0) -> tuple[int, int, int] | None:
     """`(type, start, end)` of the first field named `name` in the document at `start`, or None."""
-    if len(data) > _LONG_BYTES:
-        return _find_in_long(data, name, start)
     at = start + 4
     wanted = name + b"\0"
     try:
@@ -109,35 +91,6 @@ def find_element(data: bytes, name: bytes, start: int = 0) -> tuple[int, int, in
     except (IndexError, error):
         raise InvalidBSON("a value lies beyond the end of its document") from None
     return None
-
-
-def _find_in_long(data: bytes, name: bytes, start: int) -> tuple[int, int, int] | None:
-    """As `find_element`, for long documents: a pattern skips many elements at a time up to the next occurrence of
-    `name`."""
-    at = start + 4
-    wanted = name + b"\0"
-    next_at = -1
-    try:
-        while True:
-            if next_at <= at:
-                next_at = data.find(wanted, at + 1)
-                if next_at < 0:
-                    return None
-            if run := SHORT_RUN(data, at, next_at - 1):
-                at = run.end()
-                continue
-            bson_type = data[at]
-            if not bson_type:
-                return None
-            value = data.find(b"\0", at + 1) + 1
-            if not value:
-                raise InvalidBSON("a field name does not end")
-            end = value + value_size(bson_type, data, value)
-            if next_at == at + 1 and value == next_at + len(wanted):
-                return bson_type, value, end
-            at = end
-    except IndexError:
-        raise InvalidBSON("a value lies beyond the end of its document") from None
 
 
 def first_element(data: bytes, start: int = 0) -> RawElement | None:

@@ -16,7 +16,7 @@ from headrace.commands.table import COMMANDS
 from headrace.commands.writing import bulk_write, delete, update
 from headrace.dispatch import api_version
 from headrace.dispatch.namespaces import NAMESPACE_INFO
-from headrace.query.stages.stage_table import STAGES, UNSUPPORTED
+from headrace.query.pipeline import STAGES, UNSUPPORTED
 from headrace.testing.driven import DrivenServer
 
 STRICT: Final = {"apiVersion": "1", "apiStrict": True}

@@ -17,7 +17,7 @@ from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.tokens import Token, with_masked_key
 from headrace.spark.tables.apply_update import apply_update
 from headrace.values import bson
-from headrace.values.keystring import encode_fields
+from headrace.values.keystring.encoding import encode_fields
 from headrace.values.token import decode_token, make_event_token
 from tests.values import bson_models
 

@@ -15,7 +15,7 @@ from headrace.spark.pipelines.plan import column_condition
 from headrace.spark.pipelines.program import canonical
 from headrace.spark.rows.extjson import dumps
 from headrace.values import bson
-from headrace.values.arrow import COLUMNS, DOCUMENTS, row_of
+from headrace.values.arrow.event_columns import COLUMNS, DOCUMENTS, row_of
 from tests.examples import examples
 from tests.spark.pipelines.random_pipelines import EVENT_FILTERS, PITFALL_EVENTS, PITFALL_FILTERS, events
 

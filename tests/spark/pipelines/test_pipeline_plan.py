@@ -14,7 +14,7 @@ from pymongo.database import Database
 
 from headrace.errors import CommandError
 from headrace.query.expressions import Env, parse_expression
-from headrace.query.expressions.date_arithmetic import UNITS
+from headrace.query.expressions.dates import UNITS
 from headrace.spark import StageRefused, Window, explain
 from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.event_ranges import read_range
@@ -25,7 +25,7 @@ from headrace.spark.pipelines.refusals import REFUSED
 from headrace.spark.pipelines.windows import Bins
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.source.options import parse_options
-from headrace.values.arrow import COLUMNS
+from headrace.values.arrow.event_columns import COLUMNS
 from tests.examples import examples
 
 HOUR = {"$dateTrunc": {"date": "$clusterTime", "unit": "hour"}}

@@ -12,7 +12,7 @@ from headrace.spark.errors import OptionError
 from headrace.spark.rows.events import SCHEMA, Row
 from headrace.spark.source.data_source import HeadraceSource, schema_of
 from headrace.spark.source.options import parse_options
-from headrace.values.arrow import COLUMNS
+from headrace.values.arrow.event_columns import COLUMNS
 from tests.spark.support.event_rows import row_of
 
 UPDATE = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.spark.rows.tokens import Token, with_masked_key
 from headrace.values import bson
-from headrace.values.keystring import encode_fields
+from headrace.values.keystring.encoding import encode_fields
 from headrace.values.token import decode_token, high_water_mark, make_event_token
 from tests.values import bson_models
 

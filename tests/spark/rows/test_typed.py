@@ -17,7 +17,7 @@ from headrace.spark.mongodb.event_ranges import rows_batches
 from headrace.spark.rows.documents import Shaper
 from headrace.spark.rows.extjson import loads
 from headrace.spark.rows.typed import fit_struct
-from headrace.values.arrow import COLUMNS
+from headrace.values.arrow.event_columns import COLUMNS
 from headrace.values.bson import MISSING, encode
 
 

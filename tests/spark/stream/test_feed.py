@@ -15,7 +15,7 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.source_options import BatchLimits, SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.read_ahead import read_ahead
-from headrace.values.arrow import COLUMNS
+from headrace.values.arrow.event_columns import COLUMNS
 from headrace.values.bson import decode
 from tests.spark.support.pruning import prune_to
 

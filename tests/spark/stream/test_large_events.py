@@ -21,7 +21,7 @@ from headrace.spark.stream.read_ahead import read_ahead
 from headrace.spark.timetravel.past_from_images import documents_at
 from headrace.spark.timetravel.snapshot import Snapshot
 from headrace.spark.verify.compare_mirror import compare
-from headrace.values.arrow import COLUMNS
+from headrace.values.arrow.event_columns import COLUMNS
 from headrace.values.bson import decode
 
 if TYPE_CHECKING:

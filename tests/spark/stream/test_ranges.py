@@ -18,9 +18,9 @@ from headrace.spark.rows.tokens import Token
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import BatchReader
 from headrace.spark.stream.read_ahead import read_ahead
-from headrace.values.arrow import COLUMNS
+from headrace.values.arrow.event_columns import COLUMNS
 from headrace.values.bson import decode, encode
-from headrace.values.keystring import encode_value
+from headrace.values.keystring.encoding import encode_value
 from tests.spark.support.event_rows import row_of, text_row
 
 Db = Database[dict[str, Any]]

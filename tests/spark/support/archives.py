@@ -22,7 +22,7 @@ from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import BatchReader, StreamReader
 from headrace.spark.stream.offsets import Offset
 from headrace.spark.tables.fold import MirrorRow, MirrorState, fold, keys_to_read
-from headrace.values.arrow import COLUMNS
+from headrace.values.arrow.event_columns import COLUMNS
 from tests.spark.support.pruning import prune_to
 
 _TYPES = dict.fromkeys(("clusterTime", "wallTime"), TimestampType()) | dict.fromkeys(

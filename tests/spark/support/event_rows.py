@@ -6,8 +6,8 @@ from typing import Any
 
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps
-from headrace.values.arrow import EventRow
-from headrace.values.arrow import row_of as columns_of
+from headrace.values.arrow.event_columns import EventRow
+from headrace.values.arrow.event_columns import row_of as columns_of
 from headrace.values.bson import decode, encode
 
 

@@ -1,4 +1,8 @@
-"""`$text`: a search in the documents of a collection's text index."""
+"""Conditions that an index answers: `$near` and `$nearSphere`, and `$text`.
+
+A `$near` matches a document that has a geometry in a range of distances. The plan orders the documents by an index
+(`execution/near_documents.py`). A `$text` is a search in the documents of a collection's text index.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,66 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import CommandError
 from headrace.query.document_metadata import search_score
-from headrace.query.match.match_expression import And, DocumentTest, MatchExpression, MatchType, Nor, Not, Or
+from headrace.query.match.match_expression import (
+    AlwaysBoolean,
+    And,
+    DocumentTest,
+    MatchExpression,
+    MatchType,
+    Nor,
+    Not,
+    Or,
+)
 from headrace.values.bson import type_name
-from headrace.values.paths import ValueTest
+from headrace.values.paths import ValueTest, split_path
 
 if TYPE_CHECKING:
+    from headrace.geo.near import Near
     from headrace.text.search import TextSearch
     from headrace.text.text_spec import TextSpec
+
+
+@dataclass(frozen=True, slots=True)
+class GeoNearMatchExpression(MatchExpression):
+    """`$near`, which is allowed only at the top of a filter."""
+
+    near: Near
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        return (MatchType.GEO_NEAR, self.near.path, ())
+
+    def compiled(self) -> DocumentTest:
+        find = self.near.finder()
+        return lambda document: find(document) is not None
+
+    def single(self) -> ValueTest:
+        return lambda value: False
+
+    def fields(self) -> set[str] | None:
+        return {split_path(self.near.path)[0]}
+
+
+def check_nears(node: MatchExpression, count: int) -> None:
+    """Raise 2 for a filter with more than one `$near`, or with a `$near` that is not at its top. `count`: how many it
+    has."""
+    if count > 1:
+        raise CommandError(2, "Too many geoNear expressions")
+    if near_of(node) is None and not isinstance(node, AlwaysBoolean):
+        raise CommandError(2, "geoNear must be top-level expr")
+
+
+def near_of(node: MatchExpression) -> Near | None:
+    """Return the `$near` of an optimized filter; None if it has none."""
+    children = node.children if isinstance(node, And) else (node,)
+    return next((child.near for child in children if isinstance(child, GeoNearMatchExpression)), None)
+
+
+def without_near(node: MatchExpression) -> MatchExpression:
+    """Return a filter without its `$near`."""
+    children = node.children if isinstance(node, And) else (node,)
+    return And(tuple(child for child in children if not isinstance(child, GeoNearMatchExpression))).optimized()
+
 
 _FIELDS = {"$caseSensitive": bool, "$diacriticSensitive": bool, "$language": str, "$search": str}
 _TYPES = {bool: "bool", str: "string"}
@@ -55,7 +112,7 @@ class TextQuery:
 
     def parse(self, argument: Any) -> TextMatchExpression:
         """Return the condition `{$text: argument}`. Raises 2, 4, 14, 27."""
-        from headrace.text.languages import language_of  # imported only when a filter searches
+        from headrace.text.analyzer import language_of  # imported only when a filter searches
         from headrace.text.search import TextSearch
 
         if self.search is not None:
