@@ -75,7 +75,7 @@ MODULE_PARTS: Final[tuple[tuple[Any, str, Any], ...]] = (
     (sorting, "CHUNK_COUNT", 256), (group, "WATCH_COUNT", 2), (group_columns, "WATCH_COUNT", 2),
     (group_columns, "_KNOWN_COUNT_MAX", 1), (index_entries, "_FEW_COUNT", 1), (index_scan, "RANGE_COUNT", 2),
     (index_scan, "_REPORTED_COUNT", 2), (matches, "BATCH_COUNT", 2), (near_documents, "_KEY_COUNT", 2),
-    (near_documents, "_COUNT", 2), (operation_memory, "_STEP_BYTES", 100), (plain_events, "LONG_BYTES", 150),
+    (near_documents, "_FIRST_COUNT", 2), (operation_memory, "_STEP_BYTES", 100), (plain_events, "LONG_BYTES", 150),
     (plan, "RANGE_COUNT", 2), (row_cursor, "_LOOK", 1), (raw_updates, "_KNOWN_COUNT_MAX", 2),
     (split.fragments, "__defaults__", (SPLIT_BYTES,)), (split.must_split, "__defaults__", (SPLIT_BYTES,)),
     (states, "_FEW_COUNT", 1), (text_scan, "_KEY_COUNT", 2), (text_scan, "_KNOWN_COUNT_MAX", 2),
