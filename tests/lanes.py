@@ -2,7 +2,8 @@
 
     python tests/lanes.py check|test|soak|clients
 
-A lane is a list of commands run one after the other. Its output goes to `.venv/lanes/NAME.log`, which is printed in
+A lane is a list of commands run one after the other; lanes of pytest that run the same tests take their files from one
+list (`file_queue.py`). Its output goes to `.venv/lanes/NAME.log`, which is printed in
 full if the lane fails. At the end each lane has a line: its time, and the last line of its last command, which for
 pytest is its summary. All lanes run, whether another has failed or not. The exit status is 0 if all have passed.
 A test that takes too long ends its lane, with the stacks of all threads. Lanes that are terminated, or take longer
@@ -22,6 +23,10 @@ from pathlib import Path
 from typing import IO, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.file_queue import FileQueue  # noqa: E402
+
 LOGS: Final = ROOT / ".venv" / "lanes"
 BIN: Final = Path(sys.executable).parent
 HEARTBEAT_S: Final = 60
@@ -34,9 +39,17 @@ LONG_TEST_S: Final = 1200
 """For a test that kills servers or Spark again and again, which takes some minutes."""
 LONGEST: Final = (
     "tests/spark/sinks/test_spark_table.py",
-    "tests/spark/sinks/test_sinks.py",
-    "tests/conformance/test_recorded_with_indexes.py",
+    "tests/spark/jobs/test_servers_killed.py",
     "tests/spark/jobs/test_job_killed.py",
+    "tests/spark/sinks/test_sinks.py",
+    "tests/spark/session/test_interrupts.py",
+    "tests/drivers/test_pymongo_suite.py",
+    "tests/spark/jobs/test_collections_killed.py",
+    "tests/conformance/test_recorded_with_indexes.py",
+    "tests/spark/jobs/test_schedulers.py",
+    "tests/backup/test_kills.py",
+    "tests/store/test_check.py",
+    "tests/test_style.py",
 )
 """The files that take longest. What begins last should be short, or one core waits for it."""
 PERCENT: Final = re.compile(r"\[ *(\d+%)\]")
@@ -48,33 +61,40 @@ class Lane:
     name: str
     commands: tuple[tuple[str, ...], ...]
     environment: tuple[tuple[str, str], ...] = ()
+    files: tuple[str, ...] = ()
+    """Files of tests that it shares with the lanes of the same `queue`."""
+    queue: str = ""
 
 
-def tests(name: str, marks: str, test_s: int, processes: int = 1, paths: tuple[str, ...] = ()) -> Lane:
-    """A lane of pytest; more than one process take whole files from one list, and the lane ends if one dies.
+def tests(name: str, marks: str, test_s: int, paths: tuple[str, ...] = ()) -> Lane:
+    """A lane of pytest, in one process.
 
-    `test_s`: seconds that a test may take, 0 for any. `paths`: where the tests are, if not everywhere. Files are taken
-    in their order, otherwise those with the most tests first.
+    `test_s`: seconds that a test may take, 0 for any. `paths`: where the tests are, if not everywhere.
     """
-    order = ("--no-loadscope-reorder",) if paths else ()
-    workers = (
-        ("--numprocesses", str(processes), "--dist", "loadfile", "--max-worker-restart", "0", *order)
-        if processes > 1
-        else ("-p", "no:xdist")
-    )
     timeout = ("-o", f"faulthandler_timeout={test_s}", "-o", "faulthandler_exit_on_timeout=true") if test_s else ()
-    return Lane(name, ((sys.executable, "-m", "pytest", *workers, *timeout, "-m", marks, *paths),))
+    return Lane(name, ((sys.executable, "-m", "pytest", "-p", "no:xdist", *timeout, "-m", marks, *paths),))
+
+
+def shared(name: str, marks: str, test_s: int, files: tuple[str, ...], **environment: str) -> tuple[Lane, ...]:
+    """Lanes of pytest, `PROCESSES` of them, that take these files from one list."""
+    queue = str(LOGS / f"{name}.files")
+    (command,) = tests(name, marks, test_s).commands
+    command = (*command, "-p", "tests.file_queue", f"--file-queue={queue}", "-o", "console_output_style=classic")
+    lane = Lane(name, (command,), tuple(environment.items()), files, queue)
+    return tuple(replace(lane, name=f"{name}-{number + 1}") for number in range(PROCESSES))
 
 
 def files_with(*marks: str) -> tuple[str, ...]:
-    """The files with tests of one of these marks, those that take longest first: the rest costs 10 s to collect.
+    """The files with tests of one of these marks, all without a mark; those that take longest come first, then large
+    ones.
 
     `conftest.py` refuses a test with a mark that its file does not name.
     """
     named = re.compile(rf"mark\.({'|'.join(marks)})\b")
-    files = [path for path in sorted(ROOT.glob("tests/**/test_*.py")) if named.search(path.read_text("utf-8"))]
-    names = [path.relative_to(ROOT).as_posix() for path in files]
-    return tuple(sorted(names, key=lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST)))
+    files = [path for path in ROOT.glob("tests/**/test_*.py") if not marks or named.search(path.read_text("utf-8"))]
+    sizes = {path.relative_to(ROOT).as_posix(): path.stat().st_size for path in files}
+    order = {name: number for number, name in enumerate(LONGEST)}
+    return tuple(sorted(sizes, key=lambda name: (order.get(name, len(order)), -sizes[name], name)))
 
 
 STATIC: Final = Lane(
@@ -87,21 +107,18 @@ STATIC: Final = Lane(
     ),
 )
 PROCESSES: Final = int(os.environ.get("PROCESSES", "2"))
-FAST: Final = tests("fast", "not slow", TEST_S, PROCESSES)
-QUICK: Final = replace(
-    tests("fast", "not slow and not long", TEST_S, PROCESSES), environment=(("HEADRACE_FEW_EXAMPLES", "1"),)
-)
+FAST: Final = shared("fast", "not slow", TEST_S, files_with())
+QUICK: Final = shared("fast", "not slow and not long", TEST_S, files_with(), HEADRACE_FEW_EXAMPLES="1")
 # One process with one session of Spark. The tests of the other lane start processes, and wait for them often.
-SPARK: Final = tests("spark", "spark and not process and not soak", LONG_TEST_S, paths=files_with("spark"))
-PROCESS: Final = tests(
-    "process", "(process or network and not spark) and not soak", LONG_TEST_S, PROCESSES,
-    files_with("process", "network"),
-)  # fmt: skip
+SPARK: Final = tests("spark", "spark and not process and not soak", LONG_TEST_S, files_with("spark"))
+PROCESS: Final = shared(
+    "process", "(process or network and not spark) and not soak", LONG_TEST_S, files_with("process", "network")
+)
 GROUPS: Final = {
-    "check": ((STATIC, QUICK),),
+    "check": ((STATIC, *QUICK),),
     "clients": ((tests("clients", "soak", 0, paths=("tests/clients",)),),),
     "soak": ((tests("soak", "soak", 0),),),
-    "test": ((STATIC, FAST), (SPARK, PROCESS)),
+    "test": ((STATIC, *FAST), (SPARK, *PROCESS)),
 }
 
 
@@ -131,7 +148,6 @@ class Run:
 
     @classmethod
     def of(cls, lane: Lane) -> Run:
-        LOGS.mkdir(parents=True, exist_ok=True)
         run = cls(lane, (LOGS / f"{lane.name}.log").open("w+", encoding="utf-8"), commands=list(lane.commands))
         run.go_on()
         return run
@@ -157,17 +173,23 @@ class Run:
         return Path(self.log.name).read_text("utf-8", errors="replace")
 
     def progress(self) -> str:
+        if self.lane.queue:
+            return f"{len(FileQueue(Path(self.lane.queue)).names())} of {len(self.lane.files)} files left"
         seen: list[str] = PERCENT.findall(self.text())
         return seen[-1] if seen else "begun"
 
     def summary(self) -> str:
         lines = [line for line in self.text().splitlines() if line.strip()]
         ended = "FAILED: " if self.failed else ""
-        return f"{self.lane.name:8} {self.seconds or 0:5.0f} s  {ended}{lines[-1] if lines else 'passed'}"
+        return f"{self.lane.name:9} {self.seconds or 0:5.0f} s  {ended}{lines[-1] if lines else 'passed'}"
 
 
 def run_group(lanes: tuple[Lane, ...], deadline: float) -> list[Run]:
     """The lanes, once all have ended or been stopped; each minute a line says how far they are."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    for lane in lanes:
+        if lane.queue:
+            FileQueue(Path(lane.queue)).write(lane.files)
     runs = [Run.of(lane) for lane in lanes]
     start = beat = time.monotonic()
     try:
