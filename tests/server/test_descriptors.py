@@ -60,7 +60,11 @@ def test_connections_wait_for_descriptors_and_nobody_is_cut_off(tmp_path: Path) 
         assert served[0].ask({"insert": "c", "documents": [{"_id": 1}]})["n"] == 1
         for client in served[1:]:
             client.socket.shutdown(socket.SHUT_RDWR)
-        assert all(is_served(client, 60.0) for client in waiting[: len(served) - 1])
+        # The server may have opened something of its own meanwhile, as the process of a reader: half of them at once.
+        for number, client in enumerate(waiting):
+            if number >= len(served) // 2:
+                waiting[number - len(served) // 2].socket.close()
+            assert is_served(client, 60.0), number
         for client in waiting:
             client.socket.close()
         with RawClient(address) as late:
