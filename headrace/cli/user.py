@@ -48,7 +48,7 @@ def add_user(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     from headrace.clock import SystemClock
     from headrace.commands.server_info.parameters import first_parameters
     from headrace.commands.table import commands_for
-    from headrace.commands.users.first_users import create_user
+    from headrace.commands.users.changing_users import create_user
     from headrace.dispatch.engine import Engine
     from headrace.dispatch.options import ServerOptions
     from headrace.store.data_file import UnusableDirectory

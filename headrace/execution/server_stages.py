@@ -30,7 +30,7 @@ from headrace.query.expressions import with_more
 from headrace.query.stages.geo_near import GeoNear
 from headrace.query.stages.match_stage import Search
 from headrace.query.stages.server_stage import ServerStage
-from headrace.store.catalog import Index
+from headrace.store.catalog import Collection, Index
 from headrace.values.bson import decode, to_string
 
 
@@ -78,32 +78,25 @@ def _collection_stats(
         stats["storageStats"] = storage_stats(context, namespace, spec["storageStats"].get("scale", 1))
         del stats["storageStats"]["ns"]
     if "queryExecStats" in spec:
-        stats["queryExecStats"] = {"collectionScans": _scans_of(context, namespace)}
+        number, uses = _existing(context, namespace, "queryExecStats").number, context.store.uses
+        scans, tailable = uses.scans[number], uses.tailable_scans[number]  # since the server's start
+        shown = {"total": Int64(scans + tailable), "nonTailable": Int64(scans)}
+        stats["queryExecStats"] = {"collectionScans": shown}
     if "count" in spec and namespace == OPLOG and context.store.oplog_enabled:
         stats["count"] = oplog_size(context)[1]
     elif "count" in spec:
-        collection = context.view.collection(namespace)
-        if collection is None:
-            raise CommandError(
-                26,
-                f"Unable to retrieve count in $collStats stage :: caused by :: Collection [{namespace}] not found.",
-            )
-        stats["count"] = count_of(context, collection)
+        stats["count"] = count_of(context, _existing(context, namespace, "count"))
     return iter((stats,))
 
 
-def _scans_of(context: CommandContext, namespace: str) -> dict[str, Int64]:
-    """Return the number of collection scans since the server's start. Raise 26 if the collection does not exist."""
+def _existing(context: CommandContext, namespace: str, what: str) -> Collection:
+    """Return a collection. Raise 26 if it does not exist."""
     collection = context.view.collection(namespace)
     if collection is None:
         raise CommandError(
-            26,
-            "Unable to retrieve queryExecStats in $collStats stage :: caused by :: "
-            f"Collection [{namespace}] not found.",
+            26, f"Unable to retrieve {what} in $collStats stage :: caused by :: Collection [{namespace}] not found."
         )
-    uses = context.store.uses
-    scans, tailable = uses.scans[collection.number], uses.tailable_scans[collection.number]
-    return {"total": Int64(scans + tailable), "nonTailable": Int64(scans)}
+    return collection
 
 
 def _index_stats(

@@ -95,7 +95,10 @@ def storage_stats(context: CommandContext, namespace: str, scale: Any) -> dict[s
     if collection is not None and collection.is_view:
         raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
     if collection is None:
-        return _nothing(namespace, scale)
+        return {
+            "ns": namespace, "size": 0, "count": 0, "numOrphanDocs": 0, "storageSize": 0, "totalSize": 0,
+            "nindexes": 0, "totalIndexSize": 0, "indexDetails": {}, "indexSizes": {}, "scaleFactor": scale,
+        }  # fmt: skip
     size, count = size_of(context, collection), count_of(context, collection)
     capped = collection.capped
     stats = _stats(
@@ -108,14 +111,6 @@ def storage_stats(context: CommandContext, namespace: str, scale: Any) -> dict[s
             "bucketsNs": collection.namespace, "bucketCount": stats.pop("count"), "avgBucketSize": average,
         }  # fmt: skip
     return stats
-
-
-def _nothing(namespace: str, scale: int) -> dict[str, Any]:
-    """Return the answer for a collection that does not exist."""
-    return {
-        "ns": namespace, "size": 0, "count": 0, "numOrphanDocs": 0, "storageSize": 0, "totalSize": 0, "nindexes": 0,
-        "totalIndexSize": 0, "indexDetails": {}, "indexSizes": {}, "scaleFactor": scale,
-    }  # fmt: skip
 
 
 def oplog_size(context: CommandContext) -> tuple[int, int]:

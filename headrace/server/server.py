@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace.clock import Clock
-from headrace.commands.users.first_users import create_user
+from headrace.commands.users.changing_users import create_user
 from headrace.dispatch.options import OPTION_NAMES, ServerOptions, TlsOptions
 from headrace.keywords import check_keywords, keywords_of
 from headrace.server.core import Core

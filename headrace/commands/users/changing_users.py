@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bson import Binary
 
@@ -25,10 +25,14 @@ from headrace.dispatch.access import USERS
 from headrace.dispatch.arguments import Fields, array, boolean, document, string
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.request import Request
+from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.requirement import on_database
 from headrace.errors import CommandError
 from headrace.execution import user_store
+from headrace.values.bson import decode, encode
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
 
 CUSTOM_DATA: Final = document("customData")
 DIGEST_PASSWORD: Final = boolean("digestPassword", default=True)
@@ -220,3 +224,36 @@ COMMANDS: Final = (
     Command("revokeRolesFromUser", change_roles, Fields(ROLES_REQUIRED), writes=True, requires=users.REVOKE_ROLES),
     Command("updateUser", update, Fields(*_USER, ROLES), writes=True, prepare=derivation, requires=users.UPDATE_USER),
 )
+
+
+# Users created before any client can connect, by `headrace.Server(users=...)` and `headrace user add`.
+
+
+def create_user(engine: Engine, name: str, db: str, fields: Mapping[str, Any]) -> None:
+    """Create a user with the `fields` of createUser, or update an existing one. No server may be running yet.
+
+    Raise the errors of createUser and updateUser.
+    """
+    try:
+        _run(engine, db, {"createUser": name, **fields})
+    except CommandError as error:
+        if error.code != 51003:
+            raise
+        _run(engine, db, {"updateUser": name, **fields})
+
+
+def _run(engine: Engine, db: str, body: dict[str, Any]) -> None:
+    client = ClientInfo(0, "127.0.0.1:0", "")
+    client.is_program = True  # no limits of the localhost exception
+    request = Request(next(iter(body)), db, encode({**body, "$db": db}), {}, client)
+    command = engine.commands[request.name]
+    command.arguments.check(command.name, request.body)
+    work = None if command.prepare is None else command.prepare(request)
+    request.prepared = None if work is None else work()
+    txn = engine.store.begin()
+    answer = engine.run_write(command, request, txn)
+    engine.store.commit(txn)
+    assert isinstance(answer, bytes)
+    reply = decode(answer)
+    if reply["ok"] != 1.0:
+        raise CommandError(reply["code"], reply["errmsg"])
