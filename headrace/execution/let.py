@@ -11,7 +11,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import LET
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.errors import CommandError
-from headrace.query.expressions import Env, parse_expression
+from headrace.query.expressions import Env, ParseContext, parse_expression
 from headrace.query.expressions.expression import check_variable_name
 from headrace.values.bson import MISSING
 
@@ -71,14 +71,14 @@ class FilterVariables(CommandVariables):
 
 def variables_of(context: CommandContext, request: Request, body: dict[str, Any] | None = None) -> CommandVariables:
     """Return the variables, with the `let` of the request or of another `body`. Each `let` expression is evaluated
-    once, without a document. Raise the errors of an invalid expression."""
+    once, without a document, and may refer to those before it. Raise the errors of an invalid expression."""
     variables = CommandVariables(context, request.client)
     for name, value in LET.of(request.body if body is None else body).items():
         if name in _OWN or name in _INTERNAL:
             raise CommandError(4738901, f"Attempt to set internal constant: {name}")
         check_variable_name(name, for_writing=True)
         if type(value) in (dict, list) or (type(value) is str and value.startswith("$")):
-            expression = parse_expression(value)
+            expression = parse_expression(value, ParseContext(dict(variables)))
             if expression.fields() != set():
                 raise CommandError(4890500, "Command let Expression tried to access a field, but this is not allowed")
             value = expression.evaluate(Env({}))

@@ -112,3 +112,39 @@ def test_null_is_no_option(tmp_path: Path, spec: dict[str, Any]) -> None:
         at.must("t", {"insert": "c", "documents": [{"_id": 1}]})
         assert merged(at, spec, {"_id": 1, "a": 5}) == [{"_id": 1, "a": 5}]
         assert merged(at, "", {"_id": 1}) == 73
+
+
+def test_an_on_field_may_be_a_path(tmp_path: Path) -> None:
+    with DrivenServer(tmp_path, clock=FakeClock()) as at:
+        index = {"key": {"a.b": 1}, "name": "i", "unique": True}
+        at.must("t", {"createIndexes": "c", "indexes": [index]})
+        at.must("t", {"insert": "c", "documents": [{"_id": 1, "a": {"b": 5}, "n": 1}]})
+        merge = {"into": "c", "on": "a.b", "whenMatched": [{"$set": {"n": "$$new.n"}}]}
+        assert merged(at, merge, {"_id": 2, "a": {"b": 5}, "n": 7}) == [{"_id": 1, "a": {"b": 5}, "n": 7}]
+
+
+@pytest.mark.parametrize(
+    ("mode", "inserted"),
+    [
+        ("merge", {"_id": 2, "k": None, "b": 2, "z": 1}), ("keepExisting", {"_id": 2, "k": None, "b": 2, "z": 1}),
+        ("replace", {"_id": 2, "z": 1, "b": 2}), ([{"$set": {"n": 1}}], {"_id": 2, "z": 1, "b": 2}),
+        ("fail", {"_id": 2, "z": 1, "b": 2}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_merge_of_fields_inserts_as_an_upsert(tmp_path: Path, mode: Any, inserted: dict[str, Any]) -> None:
+    with DrivenServer(tmp_path, clock=FakeClock()) as at:
+        at.must("t", {"createIndexes": "c", "indexes": [{"key": {"k": 1}, "name": "i", "unique": True}]})
+        found = merged(at, {"into": "c", "on": "k", "whenMatched": mode}, {"_id": 2, "z": 1, "b": 2})
+        assert isinstance(found, list)
+        assert [encode(document) for document in found] == [encode(inserted)]
+
+
+@pytest.mark.parametrize(
+    ("on", "code"),
+    [("", 40352), ("a.", 40353), (".a", 15998), ("$a", 16410), ("a\0b", 16411), (["a", ""], 40352)],
+    ids=repr,
+)  # fmt: skip
+def test_an_on_field_is_checked_as_a_path(tmp_path: Path, on: Any, code: int) -> None:
+    with DrivenServer(tmp_path, clock=FakeClock()) as at:
+        assert merged(at, {"into": "c", "on": on}, {"_id": 1}) == code

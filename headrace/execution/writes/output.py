@@ -45,7 +45,7 @@ from headrace.execution.writes.measurements import insert_measurements
 from headrace.execution.writes.validation import Validator
 from headrace.query.expressions.numbers import is_nullish
 from headrace.query.operation_memory import StageMemory, Tape, encoded_for_storage
-from headrace.query.update.update import Diff, Update, UpdateContext
+from headrace.query.update.update import Diff, Update, UpdateContext, upsert_document
 from headrace.query.update.update_parser import parse_update
 from headrace.running_command import running_command
 from headrace.store import catalog_changes
@@ -55,7 +55,7 @@ from headrace.store.indexes.index_entries import collation_of_index
 from headrace.store.write_transaction import WriteTransaction
 from headrace.timeseries.bucket import taken_apart
 from headrace.timeseries.series import PREFIX, Series
-from headrace.values.bson import encode
+from headrace.values.bson import MISSING, encode
 from headrace.values.paths import get_path
 
 if TYPE_CHECKING:
@@ -63,6 +63,9 @@ if TYPE_CHECKING:
 
 _BEFORE_WRITING: Final = frozenset({51132, 51183, 51185})
 """Errors of a `$merge` that MongoDB raises before it writes a batch."""
+
+_BY_FIELDS: Final = frozenset({"keepExisting", "merge"})
+"""Modes of a `$merge` that MongoDB carries out with `$set` and `$setOnInsert`."""
 
 _INFIX: Final = ".tmp.agg_out."
 _TEMPORARY: Final = re.compile(
@@ -278,10 +281,10 @@ def _merge(
         _check_on(collection, writes)
         _check_values(collection, writes.on, document)
         target = Target(context, collection)
-        finder = Finder(collection, {path: document.get(path) for path in writes.on}, writes.collation)
-        match = first_match(context, finder, None)
+        identity = _identity(writes.on, document)
+        match = first_match(context, Finder(collection, identity, writes.collation), None)
         pause_count = context.pause_count
-        write = _merged(context, writes, match, document, partial(validator.check, collection))
+        write = _merged(context, writes, match, document, identity, partial(validator.check, collection))
         if write is None:
             return
         try:
@@ -291,6 +294,12 @@ def _merge(
             if error.code != 11000 or match is not None or pause_count == context.pause_count or tried:
                 raise
             tried = True  # another client has inserted the missing document
+
+
+def _identity(on: tuple[str, ...], document: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of the `on` fields by path, as a filter. A missing field counts as null."""
+    values = ((path, get_path(document, tuple(path.split(".")))) for path in on)
+    return {path: None if value is MISSING else value for path, value in values}
 
 
 def _check_values(collection: Collection, on: tuple[str, ...], document: dict[str, Any]) -> None:
@@ -321,13 +330,15 @@ Write = Callable[[Target, CommandContext], bool]
 
 def _merged(
     context: CommandContext, writes: Any, match: MatchedDocument | None, document: dict[str, Any],
-    check: Callable[..., None],
+    identity: dict[str, Any], check: Callable[..., None],
 ) -> Write | None:  # fmt: skip
     """Return the write that merges a document into `match`; None: nothing to write. `check` raises 121."""
     result = writes.decide(None if match is None else match.document, document)
     if result is None:
         return None
     if match is None:
+        if writes.when_matched in _BY_FIELDS:
+            result = _upserted(context, identity, result)
         raw = encoded_for_storage(result)
         check(raw)
         return partial(_insert, raw)
@@ -341,6 +352,20 @@ def _merged(
     check(new, match.raw)
     logged = encode(applied.change.entry) if type(applied.change) is Diff else new
     return partial(_replace, match, new, logged)
+
+
+def _upserted(context: CommandContext, identity: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document that an upsert with `$set` inserts: the `on` fields, then the others in the order of `$set`.
+
+    `$set` would read names with dots as paths: such a document is returned as it is.
+    """
+    names = [name for name in document if name != "_id"]
+    if any(not name or "." in name or "$" in name for name in names):
+        return document
+    if "_id" in identity and names == sorted(names) and not any(name.isdigit() for name in names):
+        return document
+    times = UpdateContext(context.txn.wall_ms, Timestamp(0, 0), inserting=True)
+    return upsert_document(parse_update({"$set": document}), identity, times)
 
 
 def _insert(raw: bytes, target: Target, context: CommandContext) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
-from headrace.query.expressions.expression import check_variable_name
+from headrace.query.expressions.expression import check_variable_name, checked_path
 from headrace.query.options import ANY, check_options, check_type, one_of
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.values.bson import type_name
@@ -179,6 +179,8 @@ def _on(value: Any) -> tuple[str, ...]:
         )
     if not fields:
         raise CommandError(51187, "If explicitly specifying $merge 'on', must include at least one field")
+    for field in fields:
+        checked_path(field)
     if len(set(fields)) != len(fields):
         raise CommandError(31465, "Found a duplicate field in $merge 'on'")
     return tuple(fields)

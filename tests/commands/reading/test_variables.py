@@ -119,3 +119,18 @@ def test_filters_without_aggregation_have_no_time(collection: Any, command: dict
     with pytest.raises(OperationFailure) as refused:
         database.command({"explain": changed} if "explain" in command else changed)
     assert refused.value.code == 51144
+
+
+def test_a_variable_refers_to_those_before_it(collection: Any) -> None:
+    variables = {"x": {"k": 1}, "y": {"$add": ["$$x.k", 1]}}
+    database = collection.database
+    found = database.command("find", "c", filter={"$expr": {"$eq": ["$a", "$$y"]}}, let=variables)["cursor"][
+        "firstBatch"
+    ]
+    assert [document["_id"] for document in found] == [2]
+    assert collection.update_one({"_id": 1}, [{"$set": {"b": "$$y"}}], let=variables).modified_count == 1
+    assert collection.find_one({"_id": 1})["b"] == 2
+    assert list(collection.aggregate([{"$limit": 1}, {"$project": {"_id": "$$y"}}], let=variables)) == [{"_id": 2}]
+    with pytest.raises(OperationFailure) as refused:
+        collection.aggregate([], let={"y": "$$x", "x": 1})
+    assert refused.value.code == 17276
