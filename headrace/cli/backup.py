@@ -114,15 +114,14 @@ def failures() -> Iterator[None]:
     from headrace.backup.standby import NoStandby
     from headrace.backup.writer import OtherHistory
     from headrace.store.checksums.transaction import DamagedValue
-    from headrace.store.checksums.upgrade import IncompatibleFormat
     from headrace.store.data_file import UnusableDirectory
     from headrace.store.lmdb import DirectoryInUse, ReadersChanged
 
     try:
         yield
     except (
-        ArchiveInUse, DamagedArchive, DamagedValue, DirectoryInUse, DivergedHistory, IncompatibleFormat, NoOplog,
-        NoStandby, NotCovered, OSError, OtherHistory, ReadersChanged, UnusableDirectory, WrongKey,
+        ArchiveInUse, DamagedArchive, DamagedValue, DirectoryInUse, DivergedHistory, NoOplog, NoStandby, NotCovered,
+        OSError, OtherHistory, ReadersChanged, UnusableDirectory, WrongKey,
     ) as error:  # fmt: skip
         raise Failed(reason_of(error)) from None
 

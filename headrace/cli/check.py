@@ -33,7 +33,6 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     """Print the problems and a summary; return 0 for no problem, 1 for any, 100 if a server has the directory open."""
     from headrace.cli.progress import progress
     from headrace.store.check.directory import check
-    from headrace.store.checksums.upgrade import IncompatibleFormat
     from headrace.store.data_file import UnusableDirectory
     from headrace.store.lmdb import DirectoryInUse
 
@@ -48,7 +47,7 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
             report = check(arguments.path, advance)
     except DirectoryInUse as error:
         raise Failed(str(error), EXIT_DIRECTORY_IN_USE) from None
-    except (IncompatibleFormat, OSError, UnusableDirectory) as error:
+    except (OSError, UnusableDirectory) as error:
         raise Failed(reason_of(error)) from None
     problems = report.problems[: limits.CHECK_PROBLEM_COUNT_MAX]
     if arguments.json:

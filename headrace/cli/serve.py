@@ -359,7 +359,6 @@ def _run(options: ServerOptions, backup: list[str] | None, console: ServedConsol
     from headrace.server.tls.context import TlsError
     from headrace.store.data_file import UnusableDirectory
     from headrace.store.lmdb import DirectoryInUse
-    from headrace.store.store import IncompatibleFormat
 
     try:
         check_startable(options)
@@ -383,7 +382,7 @@ def _run(options: ServerOptions, backup: list[str] | None, console: ServedConsol
         return _fail(str(error), EXIT_DIRECTORY_IN_USE)
     except (AuditError, TlsError, UnprotectedAddress) as error:
         return _fail(str(error), EXIT_BAD_OPTIONS)
-    except (IncompatibleFormat, UnusableDirectory) as error:
+    except UnusableDirectory as error:
         return _fail(str(error), EXIT_FAILED)
     except OSError as error:
         return _fail(reason_of(error), EXIT_ADDRESS_IN_USE if error.errno == errno.EADDRINUSE else EXIT_FAILED)

@@ -53,13 +53,13 @@ def add_user(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     from headrace.dispatch.options import ServerOptions
     from headrace.store.data_file import UnusableDirectory
     from headrace.store.lmdb import DirectoryInUse
-    from headrace.store.store import IncompatibleFormat, Store
+    from headrace.store.store import Store
 
     path = (arguments.dbpath or data_directory()).absolute()
     try:
         password = None if arguments.db == EXTERNAL else _password(arguments.name)
         store = Store(path, clock=SystemClock())
-    except (DirectoryInUse, IncompatibleFormat, OSError, UnusableDirectory) as error:
+    except (DirectoryInUse, OSError, UnusableDirectory) as error:
         return _fail(reason_of(error))
     try:
         options = ServerOptions(dbpath=path)

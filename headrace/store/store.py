@@ -31,7 +31,7 @@ from headrace.store import catalog as catalogs
 from headrace.store.catalog import Catalog, Collection
 from headrace.store.checksums.names import describe
 from headrace.store.checksums.transaction import DamagedValue, SharedTransaction
-from headrace.store.checksums.upgrade import IncompatibleFormat, open_format
+from headrace.store.checksums.upgrade import open_format
 from headrace.store.compaction import Compaction
 from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.entries import noop_entry
@@ -85,7 +85,7 @@ class Store:
         """Open `path`, created if missing; None makes a temporary store. `standby`: the directory may be one
         (`standby.py`).
 
-        Raises `DirectoryInUse`, `UnusableDirectory` and `IncompatibleFormat`.
+        Raises `DirectoryInUse` and `UnusableDirectory`.
         """
         self.clock = clock or SystemClock()
         self.oplog_enabled = oplog
@@ -411,5 +411,3 @@ def _wall_ms(view: View, position: int) -> int:
             return int(decode(entry)["wall"])
     return seconds(position) * 1000
 
-
-__all__ = ["Committed", "IncompatibleFormat", "Store"]

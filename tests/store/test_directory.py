@@ -16,9 +16,10 @@ import pytest
 from bson import Timestamp
 
 from headrace.store import catalog_changes
+from headrace.store.checksums.upgrade import IncompatibleFormat
 from headrace.store.data_file import UnusableDirectory
 from headrace.store.lmdb import DirectoryInUse
-from headrace.store.store import IncompatibleFormat, Store
+from headrace.store.store import Store
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 

@@ -33,7 +33,7 @@ Advance = Callable[[str, int, int], object]
 def check(path: Path, advance: Advance = lambda what, done, total: None) -> Report:
     """Check a directory; `advance` is called for each page and each row.
 
-    Raises `DirectoryInUse`; `UnusableDirectory` or `IncompatibleFormat` if there is nothing that can be checked.
+    Raises `DirectoryInUse`; `UnusableDirectory` if there is nothing that can be checked.
     """
     file = path / DATA_FILE
     if not file.is_file() or file.stat().st_size == 0:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace import limits
 from headrace.store.checksums.transaction import with_checksum
+from headrace.store.data_file import UnusableDirectory
 from headrace.store.kv import Transaction
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ PLAIN_KEYS: Final = frozenset({FORMAT_KEY, UPGRADE_KEY})
 """Keys of `meta` whose values have no checksum."""
 
 
-class IncompatibleFormat(Exception):
+class IncompatibleFormat(UnusableDirectory):
     """The data directory was written by a version whose format this version does not know."""
 
 
