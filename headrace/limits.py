@@ -131,10 +131,10 @@ AWAIT_MS_DEFAULT: Final = 1000  # how long a getMore on a tailing cursor waits b
 AWAIT_MS_MAX: Final = 2**31 - 1
 
 # Change streams.
-CHANNEL_ENTRY_COUNT_MAX: Final = 8192  # entries of a scope that are held for caught-up watchers
-CHANNEL_BYTES_MAX: Final = 32 * 1024 * 1024
-CHANNEL_ENTRY_BYTES: Final = 1024  # counted per entry besides its BSON: parsed fields, heads of events
-COUNTED_STEP_BYTES: Final = 256 * 1024  # growth of a channel or a feed after which its account is updated
+UNREAD_ENTRY_COUNT_MAX: Final = 8192  # entries that a feed holds until it builds their events
+UNREAD_BYTES_MAX: Final = 32 * 1024 * 1024
+UNREAD_ENTRY_BYTES: Final = 1024  # counted per entry besides its BSON: parsed fields, heads of events
+COUNTED_STEP_BYTES: Final = 256 * 1024  # growth of a feed after which its account is updated
 FEED_EVENT_COUNT_MAX: Final = 8192  # built events that are held for streams with the same share key
 FEED_BYTES_MAX: Final = 64 * 1024 * 1024  # and their size; up to twice what remains after the oldest are dropped
 FEED_MS: Final = (

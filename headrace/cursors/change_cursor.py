@@ -53,7 +53,7 @@ class ViewSource(Protocol):
     def store(self) -> Store: ...
 
 
-def channel_key(scope: Scope) -> str:
+def scope_key(scope: Scope) -> str:
     """Return the key of a scope, by which commits are routed: `db.coll`, `db.`, or "" for the deployment."""
     if scope.kind is ScopeKind.COLLECTION:
         return f"{scope.db}.{scope.coll}"
@@ -111,7 +111,7 @@ class ChangeCursor:
         self._clock_ms = clock_ms
         self._feed: Feed | None = None
         self._index = 0
-        self.key = channel_key(spec.scope)
+        self.key = scope_key(spec.scope)
         self.namespace = spec.scope.cursor_namespace
         self.namespace_bytes = self.namespace.encode()
         self.id = 0

@@ -1,15 +1,21 @@
 """A feed: the events of one share key, built once for all caught-up watchers.
 
-Rule: a feed holds every event of its stream from sequence number `start` on. A watcher whose position is before
-`start`, because it was too slow or the channel overflowed, goes back to the oplog. So memory is held for seconds
-(`forget_aged`), however many streams are open and however long no client reads them.
+A commit adds its runs of entries to the feeds of their scopes. An entry is wrapped in one `DecodedEntry`, which all
+feeds share, when the first feed reads it. So it is parsed once.
+
+Rule: a feed holds every event of its stream from sequence number `start` on, and all entries of its scope after them. A
+watcher whose position is before `start`, because it was too slow or there were too many entries, goes back to the
+oplog. So memory is held for seconds (`forget_aged`), however many streams are open and however long no client reads
+them.
 
 If an event cannot be built (too large, its image missing), the feed has the error at its sequence number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -18,14 +24,50 @@ from headrace import limits
 from headrace.changes.entry import DecodedEntry
 from headrace.changes.event import Event, IncompleteEvents
 from headrace.changes.stream import mark_document
-from headrace.cursors.channels import Channel, Channels
 from headrace.errors import CommandError
 from headrace.memory_budget import Account
+from headrace.values.position import from_key, to_key
 from headrace.values.token import high_water_mark
 
 if TYPE_CHECKING:
     from headrace.changes.builder import EventBuilder
-    from headrace.store.store import Store
+    from headrace.store.store import Committed, Store
+
+
+class EntryRun:
+    """Successive entries of a commit that have the same topics. All feeds of their scopes share it."""
+
+    __slots__ = ("_entries", "_items", "bytes", "count", "keys", "share")
+
+    def __init__(self, keys: Sequence[bytes], entries: Sequence[bytes], feed_count: int) -> None:
+        """`keys`: the position keys of the entries. `feed_count`: the number of feeds that share the run."""
+        self.keys = keys
+        self._entries = entries
+        self._items: list[DecodedEntry] | None = None
+        self.count = len(entries)
+        self.bytes = sum(map(len, entries)) + limits.UNREAD_ENTRY_BYTES * len(entries)
+        self.share = self.bytes // feed_count
+        """The part of its bytes that each feed counts."""
+
+    @property
+    def items(self) -> list[DecodedEntry]:
+        """The entries, wrapped when they are read first."""
+        if self._items is None:
+            self._items = list(map(DecodedEntry, self._entries))
+        return self._items
+
+
+def scope_keys(topics: Iterable[str], live: Mapping[Any, object]) -> list[Any]:
+    """Return the keys of scopes in `live` that match entries of these topics: collection, database (`db.`) and
+    deployment (``)."""
+    keys: dict[str, None] = {"": None}
+    for topic in topics:
+        database = topic.partition(".")[0] + "."
+        keys[topic] = None
+        keys[database] = None
+        if topic.endswith(".$cmd"):  # a command concerns every collection of its database
+            keys.update(dict.fromkeys(key for key in live if key and key.startswith(database)))
+    return [key for key in keys if key in live]
 
 
 class Batch:
@@ -54,30 +96,50 @@ Item = Event | CommandError
 
 
 class Feed:
-    """Built events of one `EventBuilder`, numbered from the feed's creation."""
+    """Built events of one `EventBuilder`, numbered from the feed's creation, and the entries that follow them."""
 
     __slots__ = (
-        "_account", "_aged", "_batches", "_bytes", "_channel", "_channels", "_feeds", "_items", "_pieces", "_read",
-        "builder", "end", "nothing", "start", "users",
+        "_account", "_added", "_aged", "_aged_entries", "_at", "_batches", "_bytes", "_feeds", "_items", "_pieces",
+        "_unread", "_unread_bytes", "_unread_share", "builder", "end", "key", "nothing", "start", "unread_count",
+        "users",
     )  # fmt: skip
 
-    def __init__(self, builder: EventBuilder, channels: Channels, key: str, feeds: Feeds) -> None:
+    def __init__(self, builder: EventBuilder, key: str, feeds: Feeds) -> None:
+        """`key`: of the scope."""
         self.builder = builder
+        self.key = key
         self._feeds = feeds
-        self._channels = channels
-        self._channel: Channel = channels.join(key)
-        self._read = self._channel.end  # sequence number of the channel's next entry to read
+        self._unread: deque[EntryRun] = deque()
+        self._at = 0  # the number of entries of the first unread run that are read
+        self.unread_count = 0
+        self._unread_bytes = 0
+        self._unread_share = 0  # the part of these bytes that the feed counts
+        self._added = 0  # the number of all entries that were added
         self._items: list[Item] = []
         self._bytes = 0
-        self._pieces: Iterator[list[Event]] | None = None  # the rest of a long entry at `_read`
+        self._pieces: Iterator[list[Event]] | None = None  # the rest of a long entry, the first unread one
         self._account: Account | None = None  # opened when there are items to count
         self._batches: dict[tuple[int, int, int], Batch] = {}  # recent batches, by (first, count, position)
         self._aged = 0  # the end at the last `forget_aged`
+        self._aged_entries = 0  # `_added` then
         self.nothing = Batch([], b"")
         """The empty batch, with the token of the last reader that reached the end."""
         self.start = 0
         self.end = 0
         self.users = 0
+
+    def append(self, run: EntryRun) -> None:
+        """Add the entries of a commit. Above the limits, forget everything."""
+        self._unread.append(run)
+        self.unread_count += run.count
+        self._unread_bytes += run.bytes
+        self._unread_share += run.share
+        self._added += run.count
+        is_full = self.unread_count > limits.UNREAD_ENTRY_COUNT_MAX or self._unread_bytes > limits.UNREAD_BYTES_MAX
+        if is_full and len(self._unread) > 1:
+            self._forget()
+        else:
+            self._count_if_changed()
 
     def position_at(self, index: int) -> int | None:
         """Return the position of the event at `index`, or of the entry that may become it; None if there is none
@@ -85,43 +147,45 @@ class Feed:
         for item in islice(self._items, max(index - self.start, 0), None):
             if type(item) is Event:
                 return item.cluster_time
-        return self._channel.position_since(self._read)
+        return from_key(self._unread[0].keys[self._at]) if self._unread else None
 
     def pull(self, clock_ms: Callable[[], float] | None = None) -> bool:
-        """Build the events of the channel's new entries; with a clock, only for a limited time. Return whether all are
+        """Build the events of the unread entries; with a clock, only for a limited time. Return whether all are
         built."""
-        channel = self._channel
-        if self._read == channel.end:
-            return True
-        if self._read < channel.start:
-            self._forget()
+        if not self._unread:
             return True
         if self._batches:
             self._batches.clear()
-        entries = channel.since(self._read)
-        if len(entries) == 1 and self._pieces is None and not entries[0][1].may_be_long:
-            self._add_events(self._built_at_once(entries[0][1]))
-            self._read += 1
+        run = self._unread[0]
+        if self.unread_count == 1 and self._pieces is None and not run.items[self._at].may_be_long:
+            self._add_events(self._built_at_once(run.items[self._at]))
+            self._next_entry()
         else:
-            self._build(entries, clock_ms)
+            self._build(clock_ms)
         if len(self._items) > 2 * limits.FEED_EVENT_COUNT_MAX or self._bytes > limits.FEED_BYTES_MAX:
             self._shorten()
         self._count_if_changed()
-        return self._read == channel.end
+        return not self._unread
 
-    def _build(self, entries: list[tuple[int, DecodedEntry]], clock_ms: Callable[[], float] | None) -> None:
+    def _build(self, clock_ms: Callable[[], float] | None) -> None:
         until_ms = inf if clock_ms is None else clock_ms() + limits.FEED_MS_MAX
-        for _, entry in entries:
-            while True:
-                self._add_events(self._built(entry))
-                is_over = clock_ms is not None and clock_ms() > until_ms
-                if self._pieces is None:
-                    self._read += 1
-                    break
-                if is_over:
-                    break
-            if is_over:
-                break
+        is_over = False
+        while self._unread and not is_over:
+            self._add_events(self._built(self._unread[0].items[self._at]))
+            is_over = clock_ms is not None and clock_ms() > until_ms
+            if self._pieces is None:
+                self._next_entry()
+
+    def _next_entry(self) -> None:
+        """Pass the first unread entry."""
+        if not self._unread:
+            return  # everything was dropped meanwhile, because memory was needed
+        self._at += 1
+        self.unread_count -= 1
+        if self._at == self._unread[0].count:
+            run, self._at = self._unread.popleft(), 0
+            self._unread_bytes -= run.bytes
+            self._unread_share -= run.share
 
     def _add_events(self, items: Sequence[Item]) -> None:
         self._items += items
@@ -130,10 +194,11 @@ class Feed:
         self.end += len(items)
 
     def forget_aged(self) -> None:
-        """Drop the items that already existed at the last call, and the rest of a long entry that the channel has
-        dropped."""
+        """Drop the events that already existed at the last call. If there were entries then that are still unread,
+        drop everything."""
         aged, self._aged = self._aged, self.end
-        if self._read < self._channel.start:
+        aged_entries, self._aged_entries = self._aged_entries, self._added
+        if self._added - self.unread_count < aged_entries:
             self._forget()
         elif self.start < aged:
             self._drop(aged - self.start)
@@ -142,7 +207,7 @@ class Feed:
 
     def _count_if_changed(self) -> None:
         counted = 0 if self._account is None else self._account.bytes
-        if abs(self._bytes - counted) > limits.COUNTED_STEP_BYTES:
+        if abs(self._bytes + self._unread_share - counted) > limits.COUNTED_STEP_BYTES:
             self._count()
 
     def _built(self, entry: DecodedEntry) -> Sequence[Item]:
@@ -175,9 +240,9 @@ class Feed:
 
     def _count(self) -> None:
         if self._account is None:
-            name = f"built events of {self._channel.key or 'the deployment'}"
+            name = f"events of {self.key or 'the deployment'} for change streams"
             self._account = self._feeds.memory.account(name, self._forget, may_close=False)
-        self._account.set(self._bytes)
+        self._account.set(self._bytes + self._unread_share)
 
     def _shorten(self) -> None:
         """Drop the oldest events, down to half of the limits. It is called seldom, because it moves all remaining
@@ -196,13 +261,13 @@ class Feed:
         self.start += count
 
     def _forget(self) -> None:
-        """Drop everything, because unread entries were dropped or memory is needed. All watchers go back to the
+        """Drop everything, because there are too many unread entries or memory is needed. All watchers go back to the
         oplog."""
         self._items.clear()
+        self._unread.clear()
         self._pieces = None
-        self._bytes = 0
+        self._at = self.unread_count = self._unread_bytes = self._unread_share = self._bytes = 0
         self._count()
-        self._read = self._channel.end
         self.end += 1
         self.start = self.end
         self._batches.clear()
@@ -215,8 +280,8 @@ class Feed:
         """
         feeds = self._feeds
         position = feeds.store.last_position
-        if first == self.end - 1 and self._read == self._channel.end:
-            scope, made = self._channel.key, feeds.last_batch
+        if first == self.end - 1 and not self._unread:
+            scope, made = self.key, feeds.last_batch
             if made[2].last is not self._items[-1] or made[0] != position or made[1] != scope:
                 made = feeds.last_batch = (position, scope, self._cut(first, count_max, position))
             return made[2]
@@ -258,18 +323,12 @@ class Feed:
             type(following) is Event and following.cluster_time > last.cluster_time
         )
         batch.read_from = last.cluster_time + entry_is_over
-        if (
-            self.start + at == self.end
-            and self._read == self._channel.end
-            and not last.closes
-            and last.cluster_time < position
-        ):
+        if self.start + at == self.end and not self._unread and not last.closes and last.cluster_time < position:
             batch.token = self._feeds.mark(position)[0]
         return batch
 
     def close(self) -> None:
-        """Leave the channel."""
-        self._channels.leave(self._channel)
+        """Give its memory back."""
         if self._account is not None:
             self._account.close()
 
@@ -288,23 +347,40 @@ _ITEM_BYTES: Final = 512  # about the size of an event besides its document
 
 
 class Feeds:
-    """All feeds in use, by the streams' `share_key`."""
+    """All feeds in use, by the streams' `share_key`. They receive each commit's entries."""
 
-    def __init__(self, channels: Channels, store: Store) -> None:
-        self._channels = channels
+    def __init__(self, store: Store) -> None:
         self.store = store
         self.memory = store.memory
         self.last_batch = (0, "", Batch([], b""))
-        """(position, the channel's key, batch) of the last event that was returned alone."""
+        """(position, the scope's key, batch) of the last event that was returned alone."""
         self._mark: tuple[int, bytes, str] = (-1, b"", "")
         self._feeds: dict[bytes, Feed] = {}
+        self._by_scope: dict[str, list[Feed]] = {}
+
+    def publish(self, committed: Committed) -> None:
+        """Add a commit's entries to the feeds of their scopes. A listener of the store."""
+        live = self._by_scope
+        if not live:
+            return
+        keys, entries, at = committed.keys, committed.entries, 0
+        for topics, _, last in committed.runs:
+            end = bisect_right(keys, to_key(last), at)
+            feeds = [feed for key in scope_keys(topics, live) for feed in live[key]]
+            if feeds:
+                run = EntryRun(keys[at:end], entries[at:end], len(feeds))
+                for feed in feeds:
+                    if feed.users:  # it may have been closed, because memory was needed for another one
+                        feed.append(run)
+            at = end
 
     def join(self, share_key: bytes, builder: EventBuilder, key: str, clock_ms: Callable[[], float]) -> Feed | None:
         """Return the feed of these streams, created for its first user; None if it is not up to date and there is no
         time to build the missing events."""
         feed = self._feeds.get(share_key)
         if feed is None:
-            feed = self._feeds[share_key] = Feed(builder, self._channels, key, self)
+            feed = self._feeds[share_key] = Feed(builder, key, self)
+            self._by_scope.setdefault(key, []).append(feed)
         elif not feed.pull(clock_ms):
             return None
         feed.users += 1
@@ -322,8 +398,7 @@ class Feeds:
         return self._mark[1], self._mark[2]
 
     def forget_aged(self) -> Iterator[None]:
-        """Drop the entries and events that already existed at the last call, in one channel or feed per `next`."""
-        yield from self._channels.forget_aged()
+        """Drop the entries and events that already existed at the last call, in one feed per `next`."""
         self.last_batch = (0, "", Batch([], b""))
         for feed in list(self._feeds.values()):
             feed.forget_aged()
@@ -335,3 +410,6 @@ class Feeds:
         if not feed.users:
             feed.close()
             del self._feeds[share_key]
+            self._by_scope[feed.key].remove(feed)
+            if not self._by_scope[feed.key]:
+                del self._by_scope[feed.key]

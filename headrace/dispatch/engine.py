@@ -22,7 +22,6 @@ from bson.errors import BSONError
 from headrace import limits
 from headrace.changes import split
 from headrace.clock import Clock, monotonic
-from headrace.cursors.channels import Channels
 from headrace.cursors.feed import Feeds
 from headrace.cursors.registry import Cursors
 from headrace.dispatch import (
@@ -81,8 +80,7 @@ class Engine:
         self.options = options
         self.clock = clock or store.clock
         self.commands = commands
-        self.channels = Channels(store.memory)
-        self.feeds = Feeds(self.channels, store)
+        self.feeds = Feeds(store)
         self.shell = shell or Shell()
         self.cursors = Cursors(self.clock, self.shell.cursor_killed, store.memory)
         self.parameters = parameters
@@ -116,7 +114,7 @@ class Engine:
         self.started_ms = self.clock.now_ms()
         self.connections_open = 0
         self.connections_created = 0
-        store.listeners.append(self.channels.publish)
+        store.listeners.append(self.feeds.publish)
         store.transactions.listeners.append(self._transaction_ended)
         store.transactions.wake_listeners.append(self.shell.wake)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.clock import monotonic
-from headrace.cursors.channels import channel_keys
+from headrace.cursors.feed import scope_keys
 from headrace.dispatch.request import Request
 from headrace.dispatch.shell import Shell
 from headrace.dispatch.wait import Wait
@@ -94,7 +94,7 @@ class ParkedThreads:
         parked = self._parked
         if not parked:
             return
-        for key in channel_keys([topic for topics, _, _ in committed.runs for topic in topics], parked):
+        for key in scope_keys([topic for topics, _, _ in committed.runs for topic in topics], parked):
             _wake(parked[key])
 
     # Called by the engine: `dispatch.shell.Shell`.

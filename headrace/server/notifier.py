@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.clock import monotonic
-from headrace.cursors.channels import channel_keys
+from headrace.cursors.feed import scope_keys
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
@@ -111,7 +111,7 @@ class Notifier:
         parked = self._parked
         if not parked:
             return
-        for key in channel_keys([topic for topics, _, _ in committed.runs for topic in topics], parked):
+        for key in scope_keys([topic for topics, _, _ in committed.runs for topic in topics], parked):
             if here := parked[key]:
                 self._wake(here)
 

@@ -410,4 +410,3 @@ def _wall_ms(view: View, position: int) -> int:
         if (entry := view.entry(position)) is not None:
             return int(decode(entry)["wall"])
     return seconds(position) * 1000
-

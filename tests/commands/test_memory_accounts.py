@@ -108,7 +108,6 @@ def written_keys(server: DrivenServer) -> Any:
 
 
 ACCOUNTS: dict[str, Callable[[DrivenServer], Any] | None] = {
-    "cursors/channels.py": streams,
     "cursors/feed.py": streams,
     "cursors/registry.py": open_cursors,
     "execution/command_memory.py": operations,

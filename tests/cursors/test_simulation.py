@@ -8,7 +8,7 @@ import pytest
 
 from headrace import limits
 from headrace.changes.builder import EventBuilder
-from headrace.cursors.channels import Channels
+from headrace.cursors.feed import Feeds
 from headrace.store.retention import prune
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture
 def tiny_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Channels, feeds and scans overflow all the time."""
-    monkeypatch.setattr(limits, "CHANNEL_ENTRY_COUNT_MAX", 3)
+    """Feeds and scans overflow all the time."""
+    monkeypatch.setattr(limits, "UNREAD_ENTRY_COUNT_MAX", 3)
     monkeypatch.setattr(limits, "FEED_EVENT_COUNT_MAX", 4)
     monkeypatch.setattr(limits, "SCAN_ENTRY_COUNT_MAX", 5)
 
@@ -82,15 +82,15 @@ def test_the_simulation_notices_an_event_that_is_left_out(monkeypatch: pytest.Mo
 
 
 def test_the_simulation_notices_a_commit_that_is_reported_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    publish, count = Channels.publish, 0
+    publish, count = Feeds.publish, 0
 
-    def twice(self: Channels, committed: object) -> None:
+    def twice(self: Feeds, committed: object) -> None:
         nonlocal count
         count += 1
         for _ in range(2 if count % 20 == 0 else 1):
             publish(self, committed)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Channels, "publish", twice)
+    monkeypatch.setattr(Feeds, "publish", twice)
     with DrivenServer(clock=FakeClock()) as server, pytest.raises(SimulationError):
         Simulation(server, 0).run(400)
 
@@ -102,6 +102,6 @@ def test_the_simulation_notices_history_that_went_without_a_note(monkeypatch: py
         return removed
 
     monkeypatch.setattr("headrace.testing.simulator.prune", silently)
-    monkeypatch.setattr(limits, "CHANNEL_ENTRY_COUNT_MAX", 3)
+    monkeypatch.setattr(limits, "UNREAD_ENTRY_COUNT_MAX", 3)
     with DrivenServer(clock=FakeClock()) as server, pytest.raises(SimulationError):
         Simulation(server, 0, prunes=True).run(400)

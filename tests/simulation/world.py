@@ -18,7 +18,7 @@ import bson
 from headrace.commands.reading.get_more import COMMAND as GET_MORE
 from headrace.commands.server_info.parameters import first_parameters
 from headrace.commands.table import commands_for
-from headrace.cursors.channels import channel_keys
+from headrace.cursors.feed import scope_keys
 from headrace.dispatch import repeated_getmore, shell
 from headrace.dispatch.command import Command
 from headrace.dispatch.engine import Engine
@@ -353,7 +353,7 @@ class World:
 
     def _committed(self, committed: Committed) -> None:
         waiting = {pending.wait.scope: pending for pending in self.parked() if pending.wait is not None}
-        for key in channel_keys([topic for topics, _, _ in committed.runs for topic in topics], waiting):
+        for key in scope_keys([topic for topics, _, _ in committed.runs for topic in topics], waiting):
             self.wake_key(key)
 
     def _compacted(self) -> None:
