@@ -18,7 +18,7 @@ MECHANISMS: Final = (SHA_1, SHA_256)
 
 
 def derive_all(
-    name: UserName, password: str, mechanisms: tuple[str, ...], salts: dict[str, bytes], *, digested: bool = False
+    name: UserName, password: str, mechanisms: tuple[str, ...], salts: dict[str, bytes], digested: bool
 ) -> dict[str, Any]:
     """Return the `credentials` of a password. Takes milliseconds. `digested`: the password is SCRAM-SHA-1's digest
     already."""

@@ -53,9 +53,6 @@ class Command:
     again: Callable[[Engine, Request, WriteTransaction | None], bytes | None] | None = None
     """A shortcut for a request whose body is known (`RepeatedCommand`), without a context. It makes the same changes
     as `run` and returns the bytes of the same reply. If it returns None, it has changed nothing and `run` is needed."""
-    prepare: Callable[[Request], Callable[[], Any] | None] | None = None
-    """A function that returns a slow calculation without access to the store, such as deriving credentials from a
-    password. The shell runs the calculation in a thread before the command, and sets `request.prepared`."""
     arguments: Arguments = field(init=False)
     """The parser of the command's fields."""
     total: str = field(init=False)

@@ -118,10 +118,10 @@ class Request:
         "cursor",
         "db",
         "deadline_ms",
+        "failure",
         "is_special",
         "message_bytes",
         "name",
-        "prepared",
         "raw",
         "repeated",
         "required",
@@ -165,8 +165,8 @@ class Request:
         """The size of the message, if it is short and repeats a command; otherwise 0."""
         self.required: tuple[Any, ...] = ()
         """The privileges that the request requires, on a server with authorization; see `Access.require_privileges`."""
-        self.prepared: Any = None
-        """The result of `Command.prepare`, which the shell has computed in a thread."""
+        self.failure: Any = None
+        """The error of a failed login, which is answered after a delay."""
         self.cursor: Any = None
         """The cursor of a getMore that was recognised by its bytes; see `repeated_getmore.py`."""
 
@@ -197,7 +197,7 @@ class UnreadRequest(Request):
         self._body = _UNREAD
         self.message_bytes = message_bytes
         self.required = ()
-        self.prepared = self.cursor = None
+        self.failure = self.cursor = None
 
     @property
     def body(self) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class LocalEngine:
         self.paused: dict[Request, Turn] = {}
         """The paused commands, each of which its own thread will resume."""
         self.held: dict[Request, list[Interrupted]] = {}
-        """Writes, and commands whose thread works without the lock, each with the errors that interrupt it."""
+        """Writes, and commands that a fail point blocks, each with the errors that interrupt it."""
         self.profiles: list[tuple[str, bytes | None]] = []
         """(namespace, document) of the profiler, which a job stores (`jobs.py`)."""
         self._waiting: set[int] = set()  # threads that wait for the lock
@@ -125,8 +125,6 @@ class LocalEngine:
                 command = self.engine.command(request)
                 if self.engine.fail_points.active:
                     self._before(command, request)
-                if command.prepare is not None and (work := command.prepare(request)) is not None:
-                    request.prepared = self._in_thread(request, work)
             except AnsweredError as error:
                 return self.engine.failure(error, request)
             if not (command.writes and (command.writes is True or command.writes(request))):
@@ -193,21 +191,16 @@ class LocalEngine:
         if failure is None:
             return
         if failure.block_ms:
-            self._in_thread(request, lambda: time.sleep(failure.block_ms / 1000))
+            interruptions = self.held[request] = []
+            try:
+                with Released(self.lock):
+                    time.sleep(failure.block_ms / 1000)
+            finally:
+                del self.held[request]
+            if interruptions:
+                raise interruptions[0]
         if failure.error is not None:
             raise failure.error
-
-    def _in_thread(self, request: Request, work: Any) -> Any:
-        """Run `work` without the lock and return its result. Raises an error that interrupted the command meanwhile."""
-        interruptions = self.held[request] = []
-        try:
-            with Released(self.lock):
-                result = work()
-        finally:
-            del self.held[request]
-        if interruptions:
-            raise interruptions[0]
-        return result
 
     def _read(self, caller: Caller, command: Command, request: Request) -> bytes:
         """Run a read, again after each wait, and return its reply. The caller's lock is released while it pauses."""

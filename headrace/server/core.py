@@ -109,8 +109,6 @@ class Core(Shell):
         if self.audit is not None:
             self.engine.access.listeners.append(self.audit.access)
         self.commit_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-commit")
-        self.derivation_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-derivation")
-        """Computes the credentials of passwords, one at a time."""
         self.writer = Writer(self, None if hosted is None else hosted.gate)
         self._profiles = ProfileWriter(self)
         self.notifier = Notifier(self)
@@ -237,7 +235,6 @@ class Core(Shell):
         if self.hosted is None:
             self.engine.cursors.remove_all()
         self.commit_thread.shutdown()
-        self.derivation_thread.shutdown()
         if self.audit is not None:
             self.audit.system("shutdown", {})
             self.audit.close()

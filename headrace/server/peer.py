@@ -75,7 +75,7 @@ class Peer(asyncio.Protocol):
         self._paused = False
         self._replies = 0
         self._next: Message | None = None  # the next message, if the client exhausts a cursor or streams hello
-        self._is_held = False  # its command has not begun: a thread computes for it, or a fail point blocks it
+        self._is_held = False  # its command has not begun: a fail point blocks it
         self._interruption: Interrupted | None = None  # ends the held command
         self.request: Request | None = None
         """The command that is being answered or that will run again."""
@@ -309,10 +309,10 @@ class Peer(asyncio.Protocol):
             return
         if failure is not None:
             self._fail(failure, command, request)
-        elif command.writes is True and command.prepare is None:  # like `start`
+        elif command.writes is True:  # like `start`
             self._busy = True
             self._core.writer.add(self, command, request)
-        elif command.writes is False and command.prepare is None:
+        elif command.writes is False:
             self.run(command, request)
         else:
             self.start(command, request)
@@ -335,19 +335,15 @@ class Peer(asyncio.Protocol):
         if self._is_held:
             self._interruption = error
 
-    def _has_ended(self, request: Request) -> bool:
-        """Return whether a held command was interrupted. If so, answer it with the error."""
-        error, self._interruption, self._is_held = self._interruption, None, False
-        if error is not None:
-            self._answer(self._core.engine.failure(error, request))
-        return error is not None
-
     def _unblock(self, failure: Failure, command: Command, request: Request) -> None:
         try:
-            self._busy = False
+            self._busy = self._is_held = False
+            interruption, self._interruption = self._interruption, None
             if self._transport.is_closing():
                 return
-            if not self._has_ended(request):
+            if interruption is not None:
+                self._answer(self._core.engine.failure(interruption, request))
+            else:
                 self._fail(failure, command, request)
             if not self._busy:
                 self._serve()
@@ -356,52 +352,11 @@ class Peer(asyncio.Protocol):
 
     def start(self, command: Command, request: Request) -> None:
         """Run a command at its turn."""
-        if command.prepare is not None and request.prepared is None and self._prepare(command, request):
-            return
         if command.writes and (command.writes is True or command.writes(request)):
             self._busy = True
             self._core.writer.add(self, command, request)
         else:
             self.run(command, request)
-
-    def _prepare(self, command: Command, request: Request) -> bool:
-        """Let a thread compute the command's prerequisites. Return False if there are none to compute."""
-        assert command.prepare is not None
-        try:
-            work = command.prepare(request)
-        except CommandError as error:
-            self._answer(self._core.engine.failure(error, request))
-            return True
-        if work is None:
-            return False
-        self._busy = self._is_held = True
-        future = self._core.loop.run_in_executor(self._core.derivation_thread, work)
-        future.add_done_callback(partial(self._prepared, command, request))
-        return True
-
-    def _prepared(self, command: Command, request: Request, future: asyncio.Future[Any]) -> None:
-        """Continue after the thread has finished or failed."""
-        try:
-            self._busy = False
-            if future.cancelled() or self._transport.is_closing():
-                return
-            if not self._has_ended(request):
-                self._start_prepared(command, request, future)
-            if not self._busy:
-                self._serve()
-        except Exception as error:
-            self._close_after(error)
-
-    def _start_prepared(self, command: Command, request: Request, future: asyncio.Future[Any]) -> None:
-        engine = self._core.engine
-        try:
-            request.prepared = future.result()
-            if engine.restricts(self.client):  # the client's privileges may have changed, for example the first user's
-                engine.access.require_again(engine, command, request)
-        except CommandError as error:
-            self._answer(engine.failure(error, request))
-        else:
-            self.start(command, request)
 
     def run(self, command: Command, request: Request) -> None:
         """Run a reading command, for the first time or again after a wait."""

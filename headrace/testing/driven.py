@@ -80,8 +80,6 @@ class DrivenServer:
         """Answer a request, which may have arbitrary bytes, as `run` does."""
         try:
             command = self.engine.command(request)
-            if command.prepare is not None and (work := command.prepare(request)) is not None:
-                request.prepared = work()
             writes = command.writes is True or (command.writes and command.writes(request))
         except CommandError as error:
             return decode(self.engine.failure(error, request))

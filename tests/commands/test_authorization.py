@@ -12,6 +12,8 @@ from bson import Binary, Int64
 from headrace.dispatch.request import ClientInfo
 from headrace.dispatch.wait import Wait
 from headrace.testing.driven import DrivenServer
+from headrace.thread_calls import ThreadCall
+from headrace.turns import Turns
 from headrace.values.bson import decode
 from tests.users import Users, shop_users
 
@@ -73,14 +75,26 @@ def test_of_two_that_use_the_localhost_exception_at_once_one_is_the_first() -> N
         engine = server.engine
         requests = [server.request("admin", {"createUser": name, "pwd": "x", "roles": ["root"]}) for name in "ab"]
         commands = [engine.command(request) for request in requests]
-        with_keys = [(command, request, command.prepare) for command, request in zip(commands, requests, strict=True)]
-        for _, request, prepare in with_keys:
-            work = None if prepare is None else prepare(request)
-            request.prepared = None if work is None else work()
         txn = server.store.begin()
-        answers = [engine.run_write(command, request, txn) for command, request, _ in with_keys]
+        answers = [engine.run_write(command, request, txn) for command, request in zip(commands, requests, strict=True)]
         server.store.commit(txn)
         codes = [decode(answer).get("code") for answer in answers if isinstance(answer, bytes)]
+        assert codes == [None, 13]
+
+
+def test_of_two_whose_passwords_are_computed_at_once_one_is_the_first() -> None:
+    with DrivenServer(auth=True) as server:
+        engine, store, turns = server.engine, server.store, Turns()
+        requests = [server.request("admin", {"createUser": name, "pwd": "x", "roles": ["root"]}) for name in "ab"]
+        txn = store.begin()
+        paused = [turns.run(engine.run_write, engine.command(request), request, txn) for request in requests]
+        store.commit(txn)
+        assert all(type(turn.waits_for) is ThreadCall for turn in paused)
+        codes = []
+        for turn in paused:
+            txn = store.begin()
+            codes.append(decode(turns.resume(turn, txn)).get("code"))
+            store.commit(txn)
         assert codes == [None, 13]
 
 

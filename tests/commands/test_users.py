@@ -319,15 +319,6 @@ def test_no_file_of_the_data_directory_has_a_password(tmp_path: Path) -> None:
             assert b"canary" not in content and password_digest("ann", "canary-77ab").encode() not in content
 
 
-def test_passwords_are_derived_before_the_command(server: DrivenServer) -> None:
-    for body in ({"createUser": "bob", "pwd": "x", "roles": []}, {"updateUser": "bob", "pwd": "y"}):
-        request = server.request("admin", body)
-        command = server.engine.command(request)
-        assert command.prepare is not None
-        assert command.prepare(request) is not None  # what the shell runs in a thread
-        server.must("admin", body)
-
-
 def test_passwords_are_shown_to_nobody(server: DrivenServer) -> None:
     from headrace.dispatch.request import shown_body
 

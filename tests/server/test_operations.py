@@ -11,6 +11,7 @@ import pytest
 from bson import Binary, Int64
 
 import headrace
+from headrace.commands.users import changing_users
 from headrace.server import writer as writer_module
 from tests.waiting import until
 
@@ -49,9 +50,22 @@ def assert_is_killed(client: RawClient, other: RawClient, name: str, then: Calla
     until(lambda: not shown(other, name))
 
 
-def test_a_command_whose_password_is_computed_is_shown_and_killed(server: headrace.Server) -> None:
-    may_end = threading.Event()
-    server._running.derivation_thread.submit(may_end.wait, 60)
+def blocked_derivation(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Passwords are computed once this is set."""
+    may_end, original = threading.Event(), changing_users.derive_all
+
+    def derive_all(*arguments: Any) -> Any:
+        may_end.wait(60)
+        return original(*arguments)
+
+    monkeypatch.setattr(changing_users, "derive_all", derive_all)
+    return may_end
+
+
+def test_a_command_whose_password_is_computed_is_shown_and_killed(
+    server: headrace.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = blocked_derivation(monkeypatch)
     with RawClient(server.address) as client, RawClient(server.address) as other:
         client.send({"createUser": "ann", "pwd": "a", "roles": []}, "admin")
         assert_is_killed(client, other, "createUser", may_end.set)
@@ -210,14 +224,12 @@ def test_a_command_that_has_paused_is_shown_and_killed(server: headrace.Server, 
         assert_is_killed(client, other, name)
 
 
-def test_a_client_that_has_gone_leaves_no_operation(server: headrace.Server) -> None:
-    may_end = threading.Event()
-    server._running.derivation_thread.submit(may_end.wait, 60)
+def test_a_client_that_has_gone_leaves_no_operation(server: headrace.Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end = blocked_derivation(monkeypatch)
     with RawClient(server.address) as other:
         with RawClient(server.address) as client:
             client.send({"createUser": "ann", "pwd": "a", "roles": []}, "admin")
             number_of(other, "createUser")
         until(lambda: not shown(other, "createUser"))
         may_end.set()
-        until(server._running.derivation_thread._work_queue.empty)
         assert other.ask({"usersInfo": "ann"}, "admin")["users"] == []

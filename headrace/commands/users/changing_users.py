@@ -1,15 +1,14 @@
 """createUser, updateUser, dropUser, dropAllUsersFromDatabase, grantRolesToUser, revokeRolesFromUser.
 
-Before the command runs, the shell derives the credentials from the password in a thread (`Command.prepare`). This takes
-some ten milliseconds, and other clients need not wait.
+The credentials are derived from a password in a thread. This takes some ten milliseconds, and other clients need not
+wait.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from bson import Binary
@@ -29,6 +28,7 @@ from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.requirement import on_database
 from headrace.errors import CommandError
 from headrace.execution import user_store
+from headrace.thread_calls import call_in_thread
 from headrace.values.bson import decode, encode
 
 if TYPE_CHECKING:
@@ -43,8 +43,9 @@ ROLES: Final = array("roles")
 ROLES_REQUIRED: Final = array("roles", required=True)
 
 
-def derivation(request: Request) -> Callable[[], dict[str, Any]] | None:
-    """Return a function that derives the credentials from a request's password; None without a password. Raise 2."""
+def _credentials(context: CommandContext, request: Request) -> dict[str, Any] | None:
+    """Derive the credentials from a request's password; None without a password. Other commands run meanwhile. Raise
+    2."""
     password = request.body.get("pwd")
     if password is None or request.db == EXTERNAL:
         return None
@@ -55,7 +56,11 @@ def derivation(request: Request) -> Callable[[], dict[str, Any]] | None:
     if digested and mechanisms != (SHA_1,):
         raise CommandError(2, "Use of SCRAM-SHA-256 requires undigested passwords")
     salts = {name: os.urandom(SALT_BYTES[name]) for name in mechanisms}
-    return partial(derive_all, user_named(request), password, mechanisms, salts, digested=digested)
+    made: dict[str, Any] = call_in_thread(derive_all, user_named(request), password, mechanisms, salts, digested)
+    engine = context.engine
+    if engine.restricts(request.client):  # the client's privileges may have changed, for example the first user's
+        engine.access.require_again(engine, engine.commands[request.name], request)
+    return made
 
 
 def _mechanisms(body: dict[str, Any]) -> tuple[str, ...]:
@@ -74,6 +79,7 @@ def _mechanisms(body: dict[str, Any]) -> tuple[str, ...]:
 def create(context: CommandContext, request: Request) -> dict[str, Any]:
     """createUser: create a user. Raise 51003 if it exists, 31 if a role does not."""
     name, body = user_named(request), request.body
+    credentials = _credentials(context, request)
     _require_first(context, request)
     if name.db == "local":
         raise CommandError(2, "Cannot create users in the local database")
@@ -86,10 +92,9 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
         )
     roles = role_names(ROLES_REQUIRED.of(body), name.db)
     user_store.require_roles(context, roles)
-    credentials = {"external": True} if name.db == EXTERNAL else request.prepared
     user: dict[str, Any] = {
         "_id": name.id, "userId": Binary.from_uuid(uuid.uuid4()), "user": name.user, "db": name.db,
-        "credentials": credentials,
+        "credentials": {"external": True} if name.db == EXTERNAL else credentials,
     }  # fmt: skip
     if body.get("customData") is not None:
         user["customData"] = CUSTOM_DATA.of(body)
@@ -123,14 +128,15 @@ def set_restrictions(document: dict[str, Any], body: dict[str, Any]) -> None:
 def update(context: CommandContext, request: Request) -> dict[str, Any]:
     """updateUser: replace the given fields of a user. Raise 2 if none is given, 11 if the user does not exist."""
     name, body = user_named(request), request.body
+    credentials = _credentials(context, request)
     given = [field for field in _UPDATED if body.get(field) is not None]
     if not given:
         raise CommandError(2, "Must specify at least one field to update in updateUser")
     if name.db == EXTERNAL and body.get("pwd") is not None:
         raise CommandError(2, "Cannot set the password for users defined on the '$external' database")
     user = _existing(context, name)
-    if request.prepared is not None:
-        user["credentials"] = request.prepared
+    if credentials is not None:
+        user["credentials"] = credentials
     elif "mechanisms" in given:
         mechanisms = _mechanisms(body)
         if not set(mechanisms) <= user["credentials"].keys():
@@ -215,14 +221,14 @@ COMMANDS: Final = (
         create,
         Fields(*_USER, ROLES_REQUIRED),
         writes=True,
-        prepare=derivation,
+        pauses=True,
         requires=users.CREATE_USER,
     ),
     Command("dropAllUsersFromDatabase", drop_all, Fields(), writes=True, requires=on_database("dropUser")),
     Command("dropUser", drop, Fields(), writes=True, requires=on_database("dropUser")),
     Command("grantRolesToUser", change_roles, Fields(ROLES_REQUIRED), writes=True, requires=users.GRANT_ROLES),
     Command("revokeRolesFromUser", change_roles, Fields(ROLES_REQUIRED), writes=True, requires=users.REVOKE_ROLES),
-    Command("updateUser", update, Fields(*_USER, ROLES), writes=True, prepare=derivation, requires=users.UPDATE_USER),
+    Command("updateUser", update, Fields(*_USER, ROLES), writes=True, pauses=True, requires=users.UPDATE_USER),
 )
 
 
@@ -248,8 +254,6 @@ def _run(engine: Engine, db: str, body: dict[str, Any]) -> None:
     request = Request(next(iter(body)), db, encode({**body, "$db": db}), {}, client)
     command = engine.commands[request.name]
     command.arguments.check(command.name, request.body)
-    work = None if command.prepare is None else command.prepare(request)
-    request.prepared = None if work is None else work()
     txn = engine.store.begin()
     answer = engine.run_write(command, request, txn)
     engine.store.commit(txn)

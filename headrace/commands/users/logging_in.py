@@ -185,8 +185,8 @@ def _attempted(request: Request) -> dict[str, Any]:
 
 def _delayed(context: CommandContext, request: Request, run: Any) -> dict[str, Any] | Wait:
     """Answer a success at once and a failure after a delay. A failure also ends the connection's login."""
-    if isinstance(request.prepared, CommandError):
-        raise request.prepared
+    if isinstance(request.failure, CommandError):
+        raise request.failure
     attempted = request.client.conversation if request.name == "saslContinue" else None
     try:
         return run()  # type: ignore[no-any-return]
@@ -194,7 +194,7 @@ def _delayed(context: CommandContext, request: Request, run: Any) -> dict[str, A
         request.client.conversation = None
         details = _attempted(request) if attempted is None else _details(attempted.name, attempted.mechanism)
         context.engine.access.note("authenticate", request.client, details, error.code)
-        request.prepared = error
+        request.failure = error
         return Wait(limits.LOGIN_DELAY_MS)
 
 
