@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import ConnectionFailure, OperationFailure
 
-from headrace.backup.archive import SNAPSHOT_PIECE_BYTES, Entry
-from headrace.backup.pieces import checksum
+from headrace.backup.archive import SNAPSHOT_PIECE_BYTES, Entry, checksum
 from headrace.backup.replay import DivergedHistory
 from headrace.backup.source import NO_ENTRIES, Copy, Look, NoOplog
 from headrace.values.position import from_key, from_timestamp, to_timestamp

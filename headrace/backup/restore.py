@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from headrace.backup.archive import BackupArchive, BackupSnapshot, Entry
-from headrace.backup.pieces import DamagedArchive
+from headrace.backup.archive import BackupArchive, BackupSnapshot, DamagedArchive, Entry
 from headrace.backup.replay import DivergedHistory, Replayer
 from headrace.backup.source import Source
 from headrace.durable_files import sync_folder

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from headrace.backup.archive import SEGMENT_BYTES_MAX, SNAPSHOT_PIECE_BYTES, Entry
-from headrace.backup.pieces import checksum
+from headrace.backup.archive import SEGMENT_BYTES_MAX, SNAPSHOT_PIECE_BYTES, Entry, checksum
 from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.kv import Table, Transaction
 from headrace.store.lmdb import Beside, ReadersChanged

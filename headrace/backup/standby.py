@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from headrace import limits
-from headrace.backup.archive import BackupArchive, Entry
-from headrace.backup.follow import repeat
-from headrace.backup.pieces import checksum
+from headrace.backup.archive import BackupArchive, Entry, checksum
 from headrace.backup.replay import Replayer
+from headrace.backup.writer import repeat
 from headrace.clock import Clock, SystemClock
 from headrace.store import catalog_changes, standby
 from headrace.store.retention import AgedScan, Retention, default_bytes_max, first_to_keep, prune

@@ -21,10 +21,8 @@ from headrace.changes.event import Event, IncompleteEvents
 from headrace.changes.full_document import ImageLookup
 from headrace.changes.operation import Head, Operation
 from headrace.changes.resume import TOKEN_VERSION, ResumeGuard
-from headrace.changes.scope import VIEWS, ScopeKind
 from headrace.changes.split import CountMetric
-from headrace.changes.stream import StreamSpec
-from headrace.changes.stream_options import Shape
+from headrace.changes.stream import VIEWS, ScopeKind, Shape, StreamSpec
 from headrace.changes.stream_pipeline import StreamPipeline, passes
 from headrace.errors import CommandError
 from headrace.values.bson import decode, to_string

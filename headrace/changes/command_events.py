@@ -13,8 +13,7 @@ from typing import Any, Final
 from headrace.changes.bson_elements import document_element, namespace_element, string_element
 from headrace.changes.draft import Draft, Invalidate, token_document
 from headrace.changes.operation import Operation
-from headrace.changes.scope import Scope, ScopeKind
-from headrace.changes.stream_options import Shape
+from headrace.changes.stream import Scope, ScopeKind, Shape
 from headrace.timeseries.series import PREFIX
 from headrace.values.bson import decode, encode
 from headrace.values.token import make_event_token

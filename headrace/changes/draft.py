@@ -18,7 +18,7 @@ from weakref import ref
 from headrace.changes.bson_elements import document_element, document_of
 from headrace.changes.full_document import ImageLookup, after_image, before_image
 from headrace.changes.operation import Operation
-from headrace.changes.stream_options import Shape
+from headrace.changes.stream import Shape
 from headrace.values.bson import decode
 from headrace.values.token import make_event_token
 

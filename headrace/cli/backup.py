@@ -106,7 +106,7 @@ def age_ms(word: str) -> int:
 @contextmanager
 def failures() -> Iterator[None]:
     """Turn errors that a user can act on into `Failed`."""
-    from headrace.backup.pieces import DamagedArchive, WrongKey
+    from headrace.backup.archive import DamagedArchive, WrongKey
     from headrace.backup.places import ArchiveInUse
     from headrace.backup.replay import DivergedHistory
     from headrace.backup.restore import NotCovered
@@ -128,8 +128,7 @@ def failures() -> Iterator[None]:
 
 def backup_archive(arguments: argparse.Namespace) -> BackupArchive:
     """Return the archive that a command line names, with its key."""
-    from headrace.backup.archive import BackupArchive
-    from headrace.backup.pieces import Sealer, key_of
+    from headrace.backup.archive import BackupArchive, Sealer, key_of
     from headrace.backup.places import place_of
 
     text = os.environ.get(KEY_VARIABLE)
@@ -179,8 +178,7 @@ def without_user(uri: str) -> str:
 
 
 def _ship(archive: BackupArchive, source: Source, arguments: argparse.Namespace) -> int:
-    from headrace.backup.follow import Schedule, follow
-    from headrace.backup.writer import ArchiveWriter
+    from headrace.backup.writer import ArchiveWriter, Schedule, follow
     from headrace.clock import SystemClock
 
     writer = ArchiveWriter(archive, source, SystemClock())

@@ -20,8 +20,7 @@ from headrace.changes.entry import DecodedEntry
 from headrace.changes.event import Event, IncompleteEvents
 from headrace.changes.plain_events import PlainEvents
 from headrace.changes.resume import ResumeGuard, not_found
-from headrace.changes.scope import Scope, ScopeKind
-from headrace.changes.stream import StreamSpec
+from headrace.changes.stream import Scope, ScopeKind, StreamSpec
 from headrace.cursors.feed import Batch, Feed, Feeds
 from headrace.errors import CommandError
 from headrace.memory_budget import Account

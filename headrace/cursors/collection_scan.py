@@ -1,20 +1,29 @@
-"""Scans of a collection: iterators of raw documents that outlive their views, a chunk at a time.
+"""Scans of a collection, the oplog and the pre-images: iterators of raw documents that outlive their views.
 
 A scan holds its place and the documents that it has read but not returned, but no KV transaction. It fetches the
-current view for each chunk.
+current view for each chunk. Scans for tailable cursors, over a capped collection or the oplog, continue after their end
+when documents are added. They end with MongoDB's error: 136 if the capped collection has dropped the document at their
+position, 175 if the collection was dropped or renamed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Self, TypeVar
+from uuid import UUID
+
+from bson import Binary, Int64, Timestamp
+from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
 from headrace.errors import CommandError
+from headrace.query.expansion import encoded
 from headrace.running_command import examined, holds_chunk
 from headrace.store.catalog import Collection
 from headrace.store.view import LEFT_OUT, View
 from headrace.turns import tick
+from headrace.values.bson import decode, encode
+from headrace.values.position import LAST, from_key, from_timestamp, to_timestamp
 
 _COLLECTION_FACTOR: Final = 4
 """The greatest chunk of a scan of a collection, in chunks of other scans: it only steps from document to document."""
@@ -135,3 +144,143 @@ WITHOUT_KEYS: Final = frozenset({"CLUSTERED_IXSCAN", "COLLSCAN"})
 def clustered_summary(*, is_bounded: bool) -> str:
     """Return the stage name of a walk through a clustered collection."""
     return "CLUSTERED_IXSCAN" if is_bounded else "COLLSCAN"
+
+
+class OplogScan(ChunkedScan):
+    """Raw entries from `first` to `last`, both inclusive."""
+
+    __slots__ = ("_backward", "_first", "_last")
+
+    def __init__(self, view: Callable[[], View], *, first: int = 0, last: int = LAST, backward: bool = False) -> None:
+        super().__init__(view)
+        self._first = first
+        self._last = last
+        self._backward = backward
+
+    def _chunk(self) -> list[bytes] | None:
+        walk = self._view().entries(self._first, self._last, backward=self._backward)
+        chunk = take_chunk(walk, self._count)
+        if not chunk:
+            return None
+        if self._backward:
+            self._last = chunk[-1][0] - 1
+        else:
+            self._first = chunk[-1][0] + 1
+        return [entry for _, entry in chunk]
+
+
+def time_bounds(spec: dict[str, Any]) -> tuple[int, int]:
+    """Return the first and last position that a filter's conditions on `ts` allow, so that the scan begins there."""
+    condition = spec.get("ts")
+    first, last = 0, LAST
+    if type(condition) is Timestamp:
+        return from_timestamp(condition), from_timestamp(condition)
+    if type(condition) is not dict:
+        return first, last
+    for operator, value in condition.items():
+        if type(value) is not Timestamp:
+            continue
+        position = from_timestamp(value)
+        if operator in ("$gt", "$gte"):
+            first = max(first, position + (operator == "$gt"))
+        elif operator in ("$lt", "$lte"):
+            last = min(last, position - (operator == "$lt"))
+    return first, max(last, 0)
+
+
+def pre_images(view: View) -> Iterator[bytes]:
+    """Yield the documents of `config.system.preimages`, made from the images table."""
+    with view.kv.cursor(view.tables["images"]) as cursor:
+        for key, value in cursor.iternext(keys=True, values=True):
+            yield encode({
+                "_id": {
+                    "nsUUID": Binary(key[:16], 4),
+                    "ts": to_timestamp(from_key(key[16:24])),
+                    "applyOpsIndex": Int64(int.from_bytes(key[24:28], "big")),
+                },
+                "operationTime": DatetimeMS(int.from_bytes(value[:8], "big", signed=True)),
+                "preImage": decode(value[8:]),
+            })  # fmt: skip
+
+
+class TailableScan(Scan):
+    """The documents of a capped collection in natural order, past the last one read while that document exists."""
+
+    __slots__ = ("_namespace",)
+
+    def __init__(self, view: Callable[[], View], collection: Collection) -> None:
+        super().__init__(view, collection)
+        self._namespace = collection.namespace  # a rename changes the collection's
+
+    def _chunk(self) -> list[bytes] | None:
+        self._check()
+        return super()._chunk()
+
+    def _check(self) -> None:
+        view, collection, last = self._view(), self._collection, self._last
+        current = view.collection(self._namespace)
+        if current is None or current.number != collection.number:
+            raise CommandError(175, f"collection dropped. UUID {UUID(bytes=collection.uuid)}")
+        if last is not None and view.by_record(collection, last) is None:
+            raise CommandError(
+                136,
+                "CollectionScan died due to position in capped collection being deleted. "
+                f"Last seen record id: RecordId({int.from_bytes(last, 'big')})",
+            )
+
+
+class Matching:
+    """An iterator of the raw documents that a filter accepts."""
+
+    __slots__ = ("_documents", "_predicate")
+
+    def __init__(self, documents: Iterator[bytes], predicate: Callable[[dict[str, Any]], bool]) -> None:
+        self._documents = documents
+        self._predicate = predicate
+
+    def __iter__(self) -> Matching:
+        return self
+
+    def __next__(self) -> bytes:
+        for raw in self._documents:
+            tick()
+            if self._predicate(decode(raw)):
+                return raw
+        raise StopIteration
+
+
+class Skipping:
+    """An iterator of all raw documents but the first `count`."""
+
+    __slots__ = ("_documents", "_left")
+
+    def __init__(self, documents: Iterator[bytes], count: int) -> None:
+        self._documents = documents
+        self._left = count
+
+    def __iter__(self) -> Skipping:
+        return self
+
+    def __next__(self) -> bytes:
+        for raw in self._documents:
+            tick()
+            if not self._left:
+                return raw
+            self._left -= 1
+        raise StopIteration
+
+
+class Projected:
+    """An iterator of raw documents after a projection."""
+
+    __slots__ = ("_documents", "_project")
+
+    def __init__(self, documents: Iterator[bytes], project: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        self._documents = documents
+        self._project = project
+
+    def __iter__(self) -> Projected:
+        return self
+
+    def __next__(self) -> bytes:
+        return encoded(self._project(decode(next(self._documents))))

@@ -22,7 +22,7 @@ from headrace.dispatch.oplog_operations import changed_namespaces
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
-from headrace.store.locks import Locked, TrialView
+from headrace.store.overlay import Locked, TrialView
 from headrace.store.write_transaction import WriteTransaction
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
-from headrace.changes.scope import INTERNAL_DATABASES
+from headrace.changes.stream import INTERNAL_DATABASES
 from headrace.dispatch.command import Command, Reply, Run
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import READ_CONCERN
@@ -28,7 +28,7 @@ from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection
 from headrace.store.client_transaction import ClientTransaction, TransactionState, TransactionView
-from headrace.store.locks import Conflict
+from headrace.store.overlay import Conflict
 from headrace.store.transaction_registry import SETTLED
 from headrace.timeseries.series import is_buckets
 from headrace.values.bson import decode

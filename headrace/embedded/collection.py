@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from headrace.embedded.calls import CallOptions, Calls, key_document, options_of, pipeline_of
-from headrace.embedded.checks import collection_name, is_type
+from headrace.embedded.calls import CallOptions, Calls, collection_name, is_type, key_document, options_of, pipeline_of
 from headrace.embedded.cursor import EmbeddedCommandCursor, EmbeddedCursor
 from headrace.embedded.writing import WritingCollection
 from headrace.keywords import check_keywords, keywords_of

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bson import Int64
 
-from headrace.embedded.calls import Closing, key_document, options_of
-from headrace.embedded.checks import is_not_negative, is_type
+from headrace.embedded.calls import Closing, is_not_negative, is_type, key_document, options_of
 
 if TYPE_CHECKING:
     from typing import Self

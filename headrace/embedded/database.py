@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bson.codec_options import DEFAULT_CODEC_OPTIONS
 
-from headrace.embedded.calls import CallOptions, Calls, options_of
-from headrace.embedded.checks import collection_name, database_name
+from headrace.embedded.calls import CallOptions, Calls, collection_name, database_name, options_of
 from headrace.embedded.collection import EmbeddedCollection, ignoring_missing, run_aggregate
 from headrace.embedded.cursor import EmbeddedCommandCursor
 from headrace.keywords import check_keywords

@@ -28,8 +28,7 @@ from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
 from headrace.embedded.errors_raised import raise_closed
 from headrace.embedded.local_writes import LocalWrites
-from headrace.embedded.locks import Released
-from headrace.embedded.parked_threads import ParkedThreads
+from headrace.embedded.parked_threads import ParkedThreads, Released
 from headrace.errors import AnsweredError, Interrupted
 from headrace.server.clocks import RunningClock
 from headrace.server.failures import log_failure, read_error

@@ -23,7 +23,7 @@ from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.retryable_writes import interrupted_labels
 from headrace.dispatch.wait import Wait
 from headrace.embedded.errors_raised import raise_closed, raise_failure
-from headrace.embedded.locks import retake
+from headrace.embedded.parked_threads import retake
 from headrace.errors import Interrupted
 from headrace.server.failures import log_failure, write_error
 from headrace.server.group_commit import GroupCommitter, WriteGroup

@@ -15,8 +15,7 @@ from bson.codec_options import DEFAULT_CODEC_OPTIONS
 
 from headrace.clock import Clock
 from headrace.dispatch.options import OPTION_NAMES
-from headrace.embedded.calls import CallOptions, Calls, Closing, options_of
-from headrace.embedded.checks import database_name
+from headrace.embedded.calls import CallOptions, Calls, Closing, database_name, options_of
 from headrace.embedded.cursor import EmbeddedCommandCursor
 from headrace.embedded.database import EmbeddedDatabase
 from headrace.embedded.jobs import Jobs

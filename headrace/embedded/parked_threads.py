@@ -18,12 +18,40 @@ from headrace.cursors.feed import scope_keys
 from headrace.dispatch.request import Request
 from headrace.dispatch.shell import Shell
 from headrace.dispatch.wait import Wait
-from headrace.embedded.locks import Released
 from headrace.errors import Interrupted
 from headrace.store.store import Committed
 
 if TYPE_CHECKING:
     from headrace.embedded.local_engine import Caller, LocalEngine
+
+
+class Released:
+    """Releases a lock of the caller for the length of a `with`."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock.release()
+
+    def __exit__(self, *_: object) -> None:
+        retake(self._lock)
+
+
+def retake(lock: threading.Lock) -> None:
+    """Acquire a lock. An exception during the wait (Ctrl-C) is raised once the lock is held."""
+    is_held, interruption = False, None
+    while not is_held:
+        try:
+            for is_held in iter(lock.acquire, None):  # noqa: B007  (acquired and noted in one step of the interpreter)
+                break
+        except BaseException as error:
+            interruption = error
+    if interruption is not None:
+        raise interruption
+
 
 _NO_SHELL: Final = Shell()
 

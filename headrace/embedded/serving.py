@@ -18,7 +18,7 @@ from pymongo.errors import OperationFailure
 
 from headrace.embedded.calls import Calls, Closing
 from headrace.server.core import Core, Hosted
-from headrace.server.uri import tls_options, uri_of
+from headrace.server.server import tls_options, uri_of
 
 if TYPE_CHECKING:
     from headrace.embedded.local_engine import LocalEngine

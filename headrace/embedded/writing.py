@@ -11,8 +11,7 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from headrace import limits
-from headrace.embedded.calls import Calls, options_of
-from headrace.embedded.checks import is_filter, is_type
+from headrace.embedded.calls import Calls, is_filter, is_type, options_of
 from headrace.embedded.errors_raised import check_write, raise_write_concern
 
 if TYPE_CHECKING:

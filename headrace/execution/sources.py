@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 from bson import Binary, Int64
 
 from headrace import limits
+from headrace.cursors.collection_scan import Matching, OplogScan, pre_images, time_bounds
 from headrace.cursors.index_scan import IndexScan, SeenRecords
-from headrace.cursors.oplog_scan import OplogScan, pre_images, time_bounds
-from headrace.cursors.tailable_scan import Matching
 from headrace.dispatch.access import ACCOUNTS
 from headrace.dispatch.api_version import check_stages
 from headrace.dispatch.context import CommandContext

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace import limits
 from headrace.clock import Clock, SystemClock, monotonic
@@ -38,10 +38,8 @@ from headrace.server.profile_writer import ProfileWriter
 from headrace.server.protection import UnprotectedAddress, exposure_warning, make_directory_private, require_consent
 from headrace.server.readers.pool import Readers
 from headrace.server.scheduler import Scheduler
-from headrace.server.tls.context import TlsError, new_context, server_certificate
+from headrace.server.tls.context import TlsError, expiry_warning, new_context, server_certificate
 from headrace.server.tls.handshakes import Handshakes
-from headrace.server.tls.validity import expiry_warning
-from headrace.server.watchdog import LOOK_SECONDS, Watchdog
 from headrace.server.writer import SharedGate, Writer
 from headrace.store.store import Store
 from headrace.values.position import seconds
@@ -49,6 +47,30 @@ from headrace.values.position import seconds
 if TYPE_CHECKING:
     from headrace.server.backup_process import BackupProcess
     from headrace.server.metrics.scrapes import ScrapeListener
+
+
+LOOK_SECONDS: Final = 1.0
+"""The interval of the watchdog's checks."""
+
+
+class Watchdog:
+    """Measures how long the writer has been in the same step."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._looked_at = 0.0
+        self._seconds = 0.0
+
+    def is_stalled(self, busy_since: float | None, now: float) -> bool:
+        """Return whether the step that began at `busy_since` (None: there is none) will not end. Must be called each
+        second."""
+        if busy_since is None or busy_since != self._since:
+            self._since, self._seconds = busy_since, 0.0
+        else:
+            self._seconds += min(now - self._looked_at, 2 * LOOK_SECONDS)
+        self._looked_at = now
+        return self._seconds > limits.WRITER_STALL_SECONDS_MAX
+
 
 LOG = logging.getLogger("headrace.server")
 

@@ -18,6 +18,6 @@
 - **Pruning** by time, size or number is a write of its own, in bounded pieces. The newest entry always stays, so that
   positions continue from it.
 - **A client's transaction** touches no table before its commit. Its writes are in an overlay (`overlay.py`) with
-  provisional numbers, and the keys that it writes are locked (`locks.py`). So a commit has no conflicts
+  provisional numbers, and the keys that it writes are locked (`overlay.py`). So a commit has no conflicts
   (`transaction_commit.py`). A restart aborts open transactions.
 """

@@ -26,7 +26,7 @@ from bson.raw_bson import RawBSONDocument
 
 from headrace.errors import CommandError
 from headrace.store.entries import crud_head
-from headrace.store.indexes.collated_keys import key_format
+from headrace.store.indexes.field_keys import key_format
 from headrace.store.indexes.index_keys import NO_TRAITS, Traits
 from headrace.store.kv import Table, Transaction
 from headrace.timeseries.series import PREFIX

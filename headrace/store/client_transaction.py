@@ -22,8 +22,14 @@ from headrace.store import entries
 from headrace.store.catalog import Catalog, Collection, Index
 from headrace.store.indexes.index_keys import NO_TRAITS, Traits
 from headrace.store.kv import TableKey, Transaction
-from headrace.store.locks import Conflict
-from headrace.store.overlay import Claim, Overlay, OverlayTransaction, ProvisionalCatalog, ProvisionalTransaction
+from headrace.store.overlay import (
+    Claim,
+    Conflict,
+    Overlay,
+    OverlayTransaction,
+    ProvisionalCatalog,
+    ProvisionalTransaction,
+)
 from headrace.store.view import HeldState
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.values.bson import encode

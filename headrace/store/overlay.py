@@ -1,32 +1,44 @@
-"""Writes in memory over the tables: the KV transaction in which a client's statements read and write.
+"""Writes in memory over the tables: the KV transaction in which a client's statements read and write; and the locks.
 
     a key      the value in the overlay, otherwise the value in the tables of the state that is read
     a record   8 bytes from 2^63 on: provisional, sorted after all stored records
     a number   4 bytes from 2^31 on: a collection or an index that exists only in the overlay
 
 `WriteTransaction` runs on it as on any KV transaction, with a provisional catalog, records and change log. The caller
-decides about the writes: `client_transaction.TransactionView` keeps them until the client commits, `locks.TrialView`
-discards them.
+decides about the writes: `client_transaction.TransactionView` keeps them until the client commits, `TrialView` discards
+them.
+
+A transaction locks each key of documents, ids, indexes or the catalog that it writes, until it ends.
+
+    another transaction writes the key            → `Conflict`: it is aborted, and its client begins again
+    a transaction writes a key that a commit has
+    changed since the transaction's start         → `Conflict`
+    a write outside transactions                  → waits, and does nothing before the lock is released
+
+For the last case the write is first tried on a `TrialView`, which raises `Locked`. Source: MongoDB's write conflicts.
 """
 
 from __future__ import annotations
 
 import uuid as uuids
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace import limits
 from headrace.memory_budget import Account
 from headrace.store.catalog import Catalog, Collection, Index
 from headrace.store.catalog_draft import CatalogDraft
-from headrace.store.changed_keys import ChangedKeys
+from headrace.store.change_log import NO_LOG
 from headrace.store.indexes.index_keys import Traits
 from headrace.store.kv import Cursor, Table, TableKey, Transaction
-from headrace.store.overlay_cursor import OverlayCursor
+from headrace.store.overlay_cursor import ChangedKeys, OverlayCursor
 from headrace.store.write_transaction import WriteTransaction
 
 if TYPE_CHECKING:
+    from headrace.store.client_transaction import ClientTransaction
     from headrace.store.transaction_registry import Transactions
+
 
 _ABSENT: Any = object()
 
@@ -194,3 +206,54 @@ class ProvisionalTransaction(WriteTransaction):
     def makes_room(self) -> bool:
         """Return False: a capped collection is shortened at the commit."""
         return False
+
+
+class Conflict(Exception):
+    """A transaction cannot go on: error 112, or 246 if a collection has changed since the transaction's start."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Locked(Exception):
+    """A write outside transactions needs a key that a transaction has locked."""
+
+    def __init__(self, holder: ClientTransaction) -> None:
+        super().__init__(f"locked by transaction {holder.number}")
+        self.holder = holder
+
+
+def write_conflict() -> Conflict:
+    """Return error 112 with MongoDB's message."""
+    return Conflict(
+        112,
+        "WriteConflict error: this operation conflicted with another operation. Please retry your operation or "
+        "multi-document transaction.",
+    )
+
+
+class TrialView(ProvisionalTransaction):
+    """A trial of a write over a write transaction `txn`. Raises `Locked` at the first key that a transaction has
+    locked."""
+
+    is_trial = True
+
+    __slots__ = ()
+
+    def __init__(self, txn: WriteTransaction) -> None:
+        store, claim = txn.store, partial(_check_lock, txn)
+        super().__init__(
+            store,
+            OverlayTransaction(txn.kv, Overlay(txn.tables), claim),
+            catalog=ProvisionalCatalog(txn.catalog, {}, claim, store.transactions),
+            changes=NO_LOG,
+        )
+        self.clock_position = txn.clock_position
+
+
+def _check_lock(txn: WriteTransaction, key: TableKey) -> None:
+    holder = txn.store.transactions.locks.get(key)
+    if holder is not None and not holder.has_ended and holder.committing is not txn:
+        raise Locked(holder)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.store.changed_keys import TRACKED
 from headrace.store.client_transaction import ClientTransaction, TransactionState
 from headrace.store.kv import Table, TableKey, Transaction
-from headrace.store.locks import write_conflict
+from headrace.store.overlay import write_conflict
+from headrace.store.overlay_cursor import TRACKED
 from headrace.store.written_keys import RecordingTransaction, WrittenKeys
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from typing import Any
 import pymongo
 from pymongo.errors import PyMongoError
 
-from headrace.backup.archive import BackupArchive
-from headrace.backup.pieces import Sealer
+from headrace.backup.archive import BackupArchive, Sealer
 from headrace.backup.places import Folder
 from headrace.backup.restore import restore
 from headrace.testing.driven import DrivenServer

@@ -14,8 +14,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from headrace.backup.archive import BackupArchive
-from headrace.backup.pieces import Sealer
+from headrace.backup.archive import BackupArchive, Sealer
 from headrace.backup.places import Folder
 from headrace.backup.restore import problems
 from tests.backup.test_moments import compare, record

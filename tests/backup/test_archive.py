@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 
 from headrace.backup import writer as writers
-from headrace.backup.archive import BackupArchive
-from headrace.backup.follow import Schedule, follow
-from headrace.backup.pieces import DamagedArchive, Sealer, WrongKey, key_of
+from headrace.backup.archive import BackupArchive, DamagedArchive, Sealer, WrongKey, key_of
 from headrace.backup.places import ArchiveInUse, Folder, place_of
 from headrace.backup.restore import Moment, NotCovered, problems, restore
 from headrace.backup.source import DirectorySource
-from headrace.backup.writer import ArchiveWriter, OtherHistory
+from headrace.backup.writer import ArchiveWriter, OtherHistory, Schedule, follow
 from headrace.store.retention import prune_entries
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.backup.archive import BackupArchive
-from headrace.backup.pieces import Sealer
+from headrace.backup.archive import BackupArchive, Sealer
 from headrace.backup.places import Folder
 from headrace.backup.restore import Moment, problems, restore
 from headrace.backup.source import DirectorySource

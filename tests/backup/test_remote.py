@@ -13,16 +13,14 @@ import pytest
 
 import headrace
 from headrace import limits
-from headrace.backup.archive import BackupArchive
-from headrace.backup.follow import Schedule, follow
-from headrace.backup.pieces import Sealer, checksum
+from headrace.backup.archive import BackupArchive, Sealer, checksum
 from headrace.backup.places import Folder
 from headrace.backup.remote_source import FollowedServer, RemoteSource, ServerGone
 from headrace.backup.replay import DivergedHistory
 from headrace.backup.restore import copy_of, problems, restore
 from headrace.backup.source import DirectorySource, NoOplog
 from headrace.backup.standby import Standby
-from headrace.backup.writer import ArchiveWriter
+from headrace.backup.writer import ArchiveWriter, Schedule, follow
 from headrace.cli.main import main
 from headrace.clock import SystemClock
 from headrace.dispatch.wait import Wait

@@ -13,8 +13,7 @@ from pathlib import Path
 import pymongo
 import pytest
 
-from headrace.backup.archive import BackupArchive
-from headrace.backup.pieces import Sealer
+from headrace.backup.archive import BackupArchive, Sealer
 from headrace.backup.places import Folder
 from headrace.backup.restore import restore
 from headrace.backup.source import DirectorySource

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.backup.archive import BackupArchive
-from headrace.backup.pieces import DamagedArchive, Sealer, checksum
+from headrace.backup.archive import BackupArchive, DamagedArchive, Sealer, checksum
 from headrace.backup.places import ArchiveInUse, Folder
 from headrace.backup.restore import Moment, restore
 from headrace.backup.standby import NoStandby, Standby, followed_by

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.changes.description import describe
+from headrace.changes.document_events import describe
 
 
 def test_fields_come_level_by_level_updates_before_inserts_before_removals() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.store.check.directory import check
-from headrace.store.indexes import collated_keys
+from headrace.store.indexes import field_keys
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 
@@ -68,7 +68,7 @@ def test_keys_of_another_version_of_icu_are_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as earlier:
-        earlier.setattr(collated_keys, "version", lambda: "1.0")
+        earlier.setattr(field_keys, "version", lambda: "1.0")
         with DrivenServer(tmp_path, clock=FakeClock()) as at:
             at.must("t", {"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a", "collation": SWEDISH}]})
             at.must("t", {"insert": "c", "documents": [{"_id": number, "a": "x"} for number in range(5)]})

@@ -9,7 +9,7 @@ from bson.datetime_ms import DatetimeMS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.changes.description import describe
+from headrace.changes.document_events import describe
 from headrace.errors import CommandError
 from headrace.query.diff import apply_diff, identical
 from headrace.query.update.update import Diff, Replaced, UpdateContext, upsert_document

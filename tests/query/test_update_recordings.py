@@ -12,7 +12,7 @@ from bson import ObjectId, Timestamp
 from bson.datetime_ms import DatetimeMS
 from bson.json_util import CANONICAL_JSON_OPTIONS, dumps, loads
 
-from headrace.changes.description import describe
+from headrace.changes.document_events import describe
 from headrace.errors import CommandError
 from headrace.query.diff import apply_diff, identical
 from headrace.query.update.update import Diff, UpdateContext, check_upsert_filter, upsert_document

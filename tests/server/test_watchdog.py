@@ -11,7 +11,7 @@ import pytest
 
 import headrace
 from headrace import limits
-from headrace.server.watchdog import Watchdog
+from headrace.server.core import Watchdog
 from headrace.store.store import Store
 from tests.waiting import until
 

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from headrace.store import changed_keys
-from headrace.store.changed_keys import KeyOrder
+from headrace.store import overlay_cursor
+from headrace.store.overlay_cursor import KeyOrder
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_keys_that_come_in_any_order_are_walked_as_a_sorted_set(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changed_keys, "PIECE_COUNT", 8)
+    monkeypatch.setattr(overlay_cursor, "PIECE_COUNT", 8)
     random_, order, expected = random.Random(seed), KeyOrder(), set[bytes]()
     for _ in range(1000):
         key = random_.randrange(6000).to_bytes(2, "big")

@@ -12,7 +12,7 @@ import pytest
 from headrace import limits
 from headrace.store.catalog import IndexBuild
 from headrace.store.check.directory import check
-from headrace.store.indexes import collated_keys, index_builds
+from headrace.store.indexes import field_keys, index_builds
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 
@@ -146,7 +146,7 @@ def test_a_build_whose_keys_another_version_of_icu_made_begins_from_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier, DrivenServer(tmp_path, clock=FakeClock()) as at:
-        earlier.setattr(collated_keys, "version", lambda: "1.0")
+        earlier.setattr(field_keys, "version", lambda: "1.0")
         at.must("t", {"insert": "c", "documents": [{"_id": n, "a": "ä"} for n in range(20)]})
         uuid = begun(at, [SPECS[4]])
         piece(at, uuid, 10)

@@ -13,8 +13,7 @@ import pytest
 import zstandard
 from bson import ObjectId
 
-from headrace.backup.archive import BackupArchive
-from headrace.backup.pieces import Sealer
+from headrace.backup.archive import BackupArchive, Sealer
 from headrace.backup.places import Folder
 from headrace.backup.restore import problems, restore
 from headrace.hashing import sha256

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.store.client_transaction import ClientTransaction, TransactionView
 from headrace.store.kv import TableKey
-from headrace.store.locks import Conflict
+from headrace.store.overlay import Conflict
 from headrace.store.store import Store
 
 

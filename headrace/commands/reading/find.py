@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from bson import Int64, ObjectId
 
 from headrace import limits
-from headrace.changes.scope import INTERNAL_DATABASES
+from headrace.changes.stream import INTERNAL_DATABASES
 from headrace.clock import monotonic
 from headrace.cursors.document_cursor import DocumentCursor
-from headrace.cursors.tailable_scan import Matching, Projected, Skipping, TailableScan
+from headrace.cursors.collection_scan import Matching, Projected, Skipping, TailableScan
 from headrace.dispatch import reply
 from headrace.dispatch.arguments import Field, Fields, number, without_effect
 from headrace.dispatch.command import Command

@@ -17,7 +17,7 @@ from headrace.execution.planner.bounds import End, Interval, Intervals, PathCond
 from headrace.query.collation import Collation
 from headrace.query.match.match_expression import AlwaysBoolean
 from headrace.store.catalog import Index
-from headrace.store.indexes.collated_keys import collated_key
+from headrace.store.indexes.field_keys import collated_key
 from headrace.store.indexes.index_entries import collation_of_index
 
 COLLATED: Final = frozenset({dict, list, str})

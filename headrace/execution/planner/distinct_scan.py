@@ -21,7 +21,7 @@ from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.key_bounds import end_of_value, field_bounds, value_at
 from headrace.running_command import examined
 from headrace.store.catalog import Collection
-from headrace.store.indexes.collated_keys import collated_key
+from headrace.store.indexes.field_keys import collated_key
 from headrace.store.indexes.index_entries import collation_of_index
 from headrace.store.indexes.index_keys import INVERTED
 from headrace.store.view import LEFT_OUT, View

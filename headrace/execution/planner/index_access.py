@@ -27,7 +27,7 @@ from headrace.execution.planner.key_bounds import key_bounds
 from headrace.query.collation import Collation
 from headrace.query.sort import SortKey
 from headrace.store.catalog import Index
-from headrace.store.indexes.collated_keys import collated_key
+from headrace.store.indexes.field_keys import collated_key
 from headrace.store.indexes.index_entries import collation_of_index, key_maker
 from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY, INVERTED, descends
 from headrace.store.view import Skip

@@ -1,4 +1,4 @@
-"""The text of `/metrics`.
+"""The text of `/metrics`, in Prometheus' format 0.0.4.
 
 Rules:
 - The numbers are those of `serverStatus` and `$currentOp`. A number that is not counted is left out.
@@ -10,21 +10,69 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headrace import limits
 from headrace.commands.server_info import server_status
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import ClientInfo, Request
-from headrace.prometheus_text import PrometheusText, labels
 from headrace.server.job_steps import let_others_run
 from headrace.server.metrics.commit_times import BOUNDS
 from headrace.values.position import seconds
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
+
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class PrometheusText:
+    """Families of metrics in the order of their addition. Each name begins with `prefix`."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._lines: list[str] = []
+
+    def add(self, name: str, kind: str, meaning: str, samples: Mapping[str, float] | float) -> None:
+        """Add a family: a single number, or numbers by their `labels`. An empty family is left out."""
+        by_labels = samples if isinstance(samples, Mapping) else {"": samples}
+        if by_labels:
+            self._head(name, kind, meaning)
+            full = self._prefix + name
+            self._lines += [
+                f"{full}{{{each}}} {value}" if each else f"{full} {value}" for each, value in by_labels.items()
+            ]
+
+    def add_histogram(
+        self, name: str, meaning: str, bounds: Sequence[float], counts: Sequence[int], total: float
+    ) -> None:  # fmt: skip
+        """Add a histogram. `bounds`: the ranges' upper ends, without the last range's; `total`: the sum of the
+        values."""
+        self._head(name, "histogram", meaning)
+        sums, full = list(accumulate(counts)), self._prefix + name
+        for bound, count in zip((*map(str, bounds), "+Inf"), sums):
+            self._lines.append(f'{full}_bucket{{le="{bound}"}} {count}')
+        self._lines += [f"{full}_sum {total}", f"{full}_count {sums[-1]}"]
+
+    def _head(self, name: str, kind: str, meaning: str) -> None:
+        full = self._prefix + name
+        self._lines += [f"# HELP {full} {meaning}", f"# TYPE {full} {kind}"]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+
+def labels(**values: str) -> str:
+    """Return labels with their values in the form of a sample."""
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in values.items())
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
 
 _HOLDER: Final = re.compile(r"( of | since | \d).*")
 """Matches the part of a memory holder's name that distinguishes it from others of its kind."""

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from headrace import limits
 from headrace.clock import monotonic
-from headrace.prometheus_text import CONTENT_TYPE
 from headrace.server.failures import log_failure
 from headrace.server.listener import bound_sockets
-from headrace.server.metrics.exposition import exposition
+from headrace.server.metrics.exposition import CONTENT_TYPE, exposition
 
 if TYPE_CHECKING:
     from headrace.server.core import Core

@@ -4,7 +4,7 @@ Every page that the newest transaction uses is read once. The page must be in th
 parent names. Its nodes must lie within the page, and its keys must ascend within its parent's bounds. Each table must
 have as many pages and items as it records. No page may be used twice, or be used and free.
 
-Stored values are not checked: `tables.py` does that once the pages are sound.
+Stored values are not checked: `directory.py` does that once the pages are sound.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ from typing import Any, Final
 from bson import Int64
 
 from headrace.errors import CommandError
-from headrace.store.indexes.collated_keys import SortKey
-from headrace.store.indexes.field_keys import field_keys
+from headrace.store.indexes.field_keys import SortKey, field_keys
 from headrace.store.indexes.index_keys import (
     CUT_BYTES,
     CUT_KEY,

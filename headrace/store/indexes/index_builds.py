@@ -27,7 +27,7 @@ from headrace.log_lines import emit
 from headrace.store import catalog_changes
 from headrace.store.catalog import BuildPart, Collection, Index, IndexBuild
 from headrace.store.indexes import index_entries
-from headrace.store.indexes.collated_keys import key_format
+from headrace.store.indexes.field_keys import key_format
 from headrace.store.indexes.index_keys import UNBOUNDED
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from bson import Decimal128
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.hashing import sha256
-from headrace.store.indexes.collated_keys import SortKey
-from headrace.store.indexes.field_keys import Encoders, FieldKeys, field_keys
+from headrace.store.indexes.field_keys import Encoders, FieldKeys, SortKey, field_keys
 from headrace.values.bson import MISSING, decode, find_element
 from headrace.values.bson.columns import Columns
 from headrace.values.keystring.encoding import END

@@ -21,8 +21,7 @@ from bson import MinKey
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.store.indexes.collated_keys import SortKey
-from headrace.store.indexes.field_keys import field_keys
+from headrace.store.indexes.field_keys import SortKey, field_keys
 from headrace.store.indexes.index_keys import (
     CUT_BYTES,
     CUT_KEY,
