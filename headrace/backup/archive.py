@@ -10,8 +10,8 @@
 Positions in names are 16 hexadecimal digits. Segments form a chain: each begins where another ends, and the checksum of
 the entry at AFTER shows whether both belong to one history. A segment may overlap the segments that it was merged from.
 
-All files are pieces, compressed, encrypted if there is a key, and each with a checksum of its own. The checksum includes
-the name, so that a piece under another name does not match.
+All files are pieces: compressed, encrypted if there is a key, and each with a checksum of its own. The checksum
+includes the name, so that a piece under another name does not match.
 
     plain       "HRB1" + b"\\0" + SHA-256 of the name and what follows (32) + Zstandard
     encrypted   "HRB1" + b"\\1" + nonce (12) + AES-256-GCM of Zstandard, with the name as associated data

@@ -19,8 +19,7 @@ from headrace.changes.builder import EventBuilder
 from headrace.changes.document_events import EventTemplate, event_of, template_of
 from headrace.changes.draft import token_document
 from headrace.changes.event import Event
-from headrace.changes.operation import Head
-from headrace.changes.slicing import head_bytes, head_of, slices_of
+from headrace.changes.operation import Head, head_bytes, head_of, slices_of
 from headrace.changes.stream import Shape
 from headrace.values.position import from_key
 from headrace.values.token import TokenMaker

@@ -19,8 +19,7 @@ from headrace.changes.builder import EventBuilder
 from headrace.changes.document_events import described, template_of, update_name
 from headrace.changes.draft import token_document
 from headrace.changes.entry import DecodedEntry
-from headrace.changes.operation import Head
-from headrace.changes.slicing import head_bytes, head_of, slices_of
+from headrace.changes.operation import Head, head_bytes, head_of, slices_of
 from headrace.changes.stream import Shape
 from headrace.values.arrow.event_columns import RowColumns, RowKind, slice_of
 from headrace.values.keystring.encoding import encode_element

@@ -40,7 +40,7 @@ from headrace.store.view import LEFT_OUT, Counted, Skip, View
 from headrace.values.bson import to_string
 
 if TYPE_CHECKING:
-    from headrace.cursors.text_scan import TermKeys
+    from headrace.cursors.index_scan import TermKeys
     from headrace.text.search import TextSearch
 
 Stage = dict[str, Any]

@@ -18,8 +18,7 @@ from itertools import chain, compress
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cursors.collection_scan import Scan
-from headrace.cursors.index_scan import IdScan, IndexScan, Reader, SeenRecords
-from headrace.cursors.text_scan import TermKeys, TextScan, score_of
+from headrace.cursors.index_scan import IdScan, IndexScan, Reader, SeenRecords, TermKeys, TextScan, score_of
 from headrace.dispatch.context import CommandContext
 from headrace.errors import CommandError
 from headrace.execution.command_memory import memory_of
@@ -44,7 +43,7 @@ from headrace.values.bson import decode, encode_in_order
 from headrace.values.bson.elements import find_element
 
 if TYPE_CHECKING:
-    from headrace.cursors.text_scan import TermKeys
+    from headrace.cursors.index_scan import TermKeys
 
 MERGED_COUNT: Final = 16
 """The first batch of each scan when several scans are merged, in documents."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+from asyncio import Future
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,7 @@ from headrace.commands.users import logging_in
 from headrace.dispatch.command import Command
 from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
+from headrace.dispatch.profiling.profiler import STORED
 from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
 from headrace.dispatch.shell import Shell
 from headrace.errors import CommandError, Interrupted
@@ -34,19 +36,57 @@ from headrace.server.listener import Listener, bound_sockets, bound_unix_socket,
 from headrace.server.logs import LogTail
 from headrace.server.notifier import Notifier
 from headrace.server.peer import Peer
-from headrace.server.profile_writer import ProfileWriter
 from headrace.server.protection import UnprotectedAddress, exposure_warning, make_directory_private, require_consent
 from headrace.server.readers.pool import Readers
 from headrace.server.scheduler import Scheduler
 from headrace.server.tls.context import TlsError, expiry_warning, new_context, server_certificate
 from headrace.server.tls.handshakes import Handshakes
 from headrace.server.writer import SharedGate, Writer
+from headrace.store.profiles import store_profiles
 from headrace.store.store import Store
+from headrace.store.write_transaction import WriteTransaction
 from headrace.values.position import seconds
 
 if TYPE_CHECKING:
-    from headrace.server.backup_process import BackupProcess
-    from headrace.server.metrics.scrapes import ScrapeListener
+    from headrace.server.daemon import BackupProcess
+    from headrace.server.metrics.exposition import ScrapeListener
+
+
+class ProfileWriter:
+    """The profiler's documents that wait to be stored."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._waiting: list[tuple[str, bytes | None]] = []
+        self._stored_count = 0  # waiting documents in the present transaction
+        self._has_job = False
+
+    def add(self, namespace: str, document: bytes | None) -> None:
+        """Store a document in the collection. None: only create the collection."""
+        if len(self._waiting) < limits.PROFILE_QUEUE_COUNT_MAX and not self._core.ending:
+            self._waiting.append((namespace, document))
+            self._core.engine.profiler.recorded_count += 1
+            self._store()
+
+    def _store(self) -> None:
+        if not self._has_job:
+            self._has_job = True
+            self._core.writer.add_job(self._run).add_done_callback(self._done)
+
+    def _run(self, txn: WriteTransaction) -> None:
+        self._stored_count = len(self._waiting)
+        store_profiles(txn, self._waiting)
+
+    def _done(self, job: Future[None]) -> None:
+        self._has_job = False
+        if not job.cancelled() and job.exception() is not None:
+            self._stored_count = len(self._waiting)
+        del self._waiting[: self._stored_count]
+        self._core.engine.profiler.stored_count += self._stored_count
+        self._stored_count = 0
+        self._core.wake(STORED)
+        if self._waiting and not self._core.ending:
+            self._store()
 
 
 LOOK_SECONDS: Final = 1.0
@@ -205,7 +245,7 @@ class Core(Shell):
             self._listener.add(bound)
 
     async def _listen_for_scrapes(self, address: str, port: int) -> None:
-        from headrace.server.metrics.scrapes import ScrapeListener
+        from headrace.server.metrics.exposition import ScrapeListener
 
         self.scrapes = ScrapeListener(self)
         await self.scrapes.listen(address, port)

@@ -167,7 +167,7 @@ class Store:
         ends = not self.oplog_enabled and (newest is not None or not history_lost)
         if begins or ends:
             self._prepare_tables()
-        from headrace.store.indexes.index_migration import migrate
+        from headrace.store.indexes.index_builds import migrate
 
         migrate(self)
 

@@ -8,7 +8,7 @@ import pytest
 from bson import Int64, ObjectId
 
 from headrace.changes.entry import DecodedEntry
-from headrace.changes.slicing import head_bytes, head_of, sliced
+from headrace.changes.operation import head_bytes, head_of, sliced
 from headrace.store import entries
 from headrace.values.bson import encode
 from tests.changes.oplog import (

@@ -13,7 +13,7 @@ from headrace.cli import main as cli
 from headrace.cli.serve import options_of
 from headrace.cli.tls_flags import PASSWORD_VARIABLE, BadOptions
 from headrace.dispatch.options import ServerOptions, TlsOptions
-from headrace.server.tls.subject import subject_text
+from headrace.server.tls.context import subject_text
 
 FILES = ["--tlsMode", "requireTLS", "--tlsCertificateKeyFile", "/x/server.pem", "--tlsCAFile", "/x/ca.pem"]
 

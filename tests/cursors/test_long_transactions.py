@@ -9,8 +9,8 @@ import pytest
 from bson import Binary, Int64
 
 from headrace import limits
-from headrace.changes.apply_ops import PIECE_COUNT
 from headrace.changes.builder import EventBuilder
+from headrace.changes.entry import PIECE_COUNT
 from headrace.dispatch.wait import Wait
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer

@@ -19,11 +19,11 @@ from typing import Any, Final
 from bson import ObjectId
 
 from headrace import limits, turns
-from headrace.changes import apply_ops, plain_events, split
+from headrace.changes import entry, plain_events, split
 from headrace.clock import monotonic
 from headrace.commands.maintenance import sizes
 from headrace.commands.writing import update
-from headrace.cursors import change_cursor, index_scan, row_cursor, text_scan
+from headrace.cursors import change_cursor, index_scan, row_cursor
 from headrace.dispatch import arguments
 from headrace.execution import near_documents, plan
 from headrace.execution.planner import choice
@@ -69,7 +69,7 @@ ROUND_COUNT_MAX: Final = 10
 SPLIT_BYTES: Final = 450
 """The size of an event from which on it is sent in fragments."""
 MODULE_PARTS: Final[tuple[tuple[Any, str, Any], ...]] = (
-    (codec, "_LEVEL_COUNT_MAX", 1), (apply_ops, "PIECE_COUNT", 2), (change_cursor, "_CHUNK_COUNT", 2),
+    (codec, "_LEVEL_COUNT_MAX", 1), (entry, "PIECE_COUNT", 2), (change_cursor, "_CHUNK_COUNT", 2),
     (change_cursor, "_LARGE_BYTES", 100), (change_cursor, "_LOOK", 1), (choice, "RANGE_COUNT", 2),
     (codec, "ALIKE_COUNT_MIN", 2), (columns, "BATCH_COUNT", 2), (columns, "_SAMPLE_COUNT", 2),
     (sorting, "CHUNK_COUNT", 256), (group, "WATCH_COUNT", 2), (group_columns, "WATCH_COUNT", 2),
@@ -78,7 +78,7 @@ MODULE_PARTS: Final[tuple[tuple[Any, str, Any], ...]] = (
     (near_documents, "_FIRST_COUNT", 2), (operation_memory, "_STEP_BYTES", 100), (plain_events, "LONG_BYTES", 150),
     (plan, "RANGE_COUNT", 2), (row_cursor, "_LOOK", 1), (raw_updates, "_KNOWN_COUNT_MAX", 2),
     (split.fragments, "__defaults__", (SPLIT_BYTES,)), (split.must_split, "__defaults__", (SPLIT_BYTES,)),
-    (states, "_FEW_COUNT", 1), (text_scan, "_KEY_COUNT", 2), (text_scan, "_KNOWN_COUNT_MAX", 2),
+    (states, "_FEW_COUNT", 1), (index_scan, "_KEY_COUNT", 2), (index_scan, "_KNOWN_COUNT_MAX", 2),
     (time_series_bucket, "_ROWS_LEAST", 2),
 )  # fmt: skip
 """The same for limits that only one module has: the module that uses it, its name there, a low value."""

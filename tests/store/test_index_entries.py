@@ -14,7 +14,7 @@ from headrace import limits
 from headrace.store import catalog_changes
 from headrace.store.catalog import Index
 from headrace.store.check.directory import check
-from headrace.store.indexes import index_builds, index_migration
+from headrace.store.indexes import index_builds
 from headrace.store.indexes.index_entries import key_maker
 from headrace.store.indexes.index_keys import UNBOUNDED, KeyMaker
 from headrace.store.indexes.keys_of_many import NO_KEY, plain_keys
@@ -270,7 +270,7 @@ def test_an_older_directory_gets_its_entries_at_the_first_start(
     expected = rows(tmp_path)
     without_entries(tmp_path)
     monkeypatch.setattr(limits, "BUILD_COUNT", 5)
-    monkeypatch.setattr(index_migration, "_PIECE_COUNT", 5)
+    monkeypatch.setattr(index_builds, "_PIECE_COUNT", 5)
     if fails_after is not None:
         left = fails_after
         original = index_builds.fill

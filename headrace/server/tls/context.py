@@ -9,13 +9,66 @@ trusts only that certificate, to find its own subject and expiry.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from headrace import limits
 from headrace.dispatch.options import TlsOptions
 from headrace.server.protection import OpenKeyFile, require_private_key_file
-from headrace.server.tls.subject import subject_text
+
+SHORT_NAMES: Final = {
+    "businessCategory": "businessCategory",
+    "commonName": "CN",
+    "countryName": "C",
+    "description": "description",
+    "dnQualifier": "dnQualifier",
+    "domainComponent": "DC",
+    "emailAddress": "emailAddress",
+    "generationQualifier": "generationQualifier",
+    "givenName": "GN",
+    "initials": "initials",
+    "localityName": "L",
+    "name": "name",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "pseudonym": "pseudonym",
+    "serialNumber": "serialNumber",
+    "stateOrProvinceName": "ST",
+    "streetAddress": "street",
+    "surname": "SN",
+    "title": "title",
+    "userId": "UID",
+}
+"""OpenSSL's names of an attribute: in a certificate's dictionary and in a subject. Other attributes are numbers in
+both."""
+
+_ESCAPED: Final = frozenset(',+"\\<>;')
+
+Name = Iterable[Iterable[tuple[str, str]]]
+"""A name as `ssl.SSLSocket.getpeercert` returns it: a sequence of relative names, each with some attributes."""
+
+
+def subject_text(name: Name) -> str:
+    """Return a subject as text, such as `CN=app,O=Example`."""
+    relative = [list(attributes) for attributes in name]
+    return ",".join(
+        "+".join(f"{SHORT_NAMES.get(kind, kind)}={_escaped(value)}" for kind, value in reversed(attributes))
+        for attributes in reversed(relative)
+    )
+
+
+def _escaped(value: str) -> str:
+    last = len(value) - 1
+    return "".join(
+        f"\\{letter}"
+        if letter in _ESCAPED or (letter == " " and at in (0, last)) or (letter == "#" and at == 0)
+        else f"\\{ord(letter):02X}"
+        if letter < " " or letter == "\x7f"
+        else letter
+        for at, letter in enumerate(value)
+    )
+
 
 _DAY: Final = 86_400.0
 _ROUND_COUNT_MAX: Final = 8  # a handshake needs three at most

@@ -16,8 +16,7 @@ from headrace import limits
 from headrace.dispatch.options import TlsOptions
 from headrace.dispatch.request import TlsSession
 from headrace.log_lines import RepeatedLine
-from headrace.server.tls.context import new_context
-from headrace.server.tls.subject import subject_text
+from headrace.server.tls.context import new_context, subject_text
 
 _HANDSHAKE_RECORD: Final = b"\x16"
 

@@ -5,7 +5,7 @@
 
     format 1   values without checksums
     format 2   every value but these two is followed by its checksum (`transaction.py`)
-    format 3   all indexes have entries, not only unique ones (`store/indexes/index_migration.py`)
+    format 3   all indexes have entries, not only unique ones (`store/indexes/index_builds.py`)
 
 The conversion goes table by table, a bounded number of bytes in each transaction. The first transaction writes the new
 format, so that no earlier version opens the directory from then on. `upgrade` records where the next transaction

@@ -9,6 +9,9 @@ Rule: each step shares a transaction with other clients' writes. A crash between
 has the build when it is loaded, and `fill` continues after the last document. If a change makes a key that the indexes
 cannot hold (a second unique key, parallel arrays), it is not refused; the build's failure is noted instead.
 
+When a directory is opened, indexes whose entries an earlier version did not store, or stored otherwise, are rebuilt in
+place before the directory is used (`migrate`). An index that cannot hold a stored document is listed but not used.
+
 Source: MongoDB's hybrid and resumable index builds; its entries startIndexBuild, commitIndexBuild, abortIndexBuild.
 """
 
@@ -17,21 +20,24 @@ from __future__ import annotations
 import logging
 import uuid as uuids
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headrace import limits
 from headrace.errors import CommandError, code_name
 from headrace.log_lines import emit
 from headrace.store import catalog_changes
-from headrace.store.catalog import BuildPart, Collection, Index, IndexBuild
+from headrace.store.catalog import BuildPart, Collection, Index, IndexBuild, can_have_entries
 from headrace.store.indexes import index_entries
 from headrace.store.indexes.field_keys import key_format
 from headrace.store.indexes.index_keys import UNBOUNDED
 
 if TYPE_CHECKING:
+    from headrace.store.store import Store
     from headrace.store.write_transaction import WriteTransaction
+
 
 LOG = logging.getLogger("headrace.store")
 
@@ -190,3 +196,49 @@ def resume(txn: WriteTransaction, uuid: bytes) -> bool:
 
 def _names(build: IndexBuild) -> str:
     return ", ".join(index.name for index in build.indexes)
+
+
+_PIECE_COUNT: Final = 100
+"""The number of build pieces in one transaction. No client waits meanwhile."""
+Result = TypeVar("Result")
+
+
+def migrate(store: Store) -> None:
+    """Build the entries of every index that has none yet. Log each rebuild, and each index of an unsupported kind."""
+    for collection in list(store.catalog.collections.values()):
+        for index in collection.indexes:
+            if index.has_entries:
+                continue
+            if can_have_entries(index.spec):
+                _rebuild(store, collection, index)
+            elif not index.is_of_id:
+                LOG.warning(
+                    "the index %s of %s is of a kind that is not supported: it is not used",
+                    index.name,
+                    collection.namespace,
+                )
+
+
+def _rebuild(store: Store, collection: Collection, index: Index) -> None:
+    LOG.warning(
+        "the index %s of %s is built: an earlier version did not store its keys, or stored others",
+        index.name,
+        collection.namespace,
+    )
+    begun = [build.uuid for build in store.catalog.builds_on(collection) if build.indexes[0].name == index.name]
+    if not begun:
+        begun = [_committed(store, lambda txn: begin(txn, collection, [index.spec])).uuid]
+    while _committed(store, lambda txn: all(resume(txn, begun[0]) for _ in range(_PIECE_COUNT))):
+        pass
+
+
+def _committed(store: Store, change: Callable[[WriteTransaction], Result]) -> Result:
+    """Run a change in a transaction of its own; return its result."""
+    txn = store.begin()
+    try:
+        result = change(txn)
+    except BaseException:
+        store.abandon(txn)
+        raise
+    store.commit(txn)
+    return result

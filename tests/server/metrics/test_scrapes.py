@@ -16,9 +16,8 @@ import pytest
 import headrace
 from headrace import limits
 from headrace.clock import monotonic
-from headrace.server.backup_process import BackupProcess
-from headrace.server.metrics.exposition import _HOLDER
-from headrace.server.metrics.scrapes import ScrapeListener
+from headrace.server.daemon import BackupProcess
+from headrace.server.metrics.exposition import _HOLDER, ScrapeListener
 
 DASHBOARD = Path(__file__).parents[3] / "deploy" / "grafana-dashboard.json"
 SAMPLE = re.compile(r'(\w+)(?:\{([a-z]+="[^"]*")\})? (\S+)')
