@@ -87,10 +87,8 @@ class LocalEngine:
         """Held while a server starts or ends."""
         self.unusable: str | None = None
         """The reason why every call fails; None if the store is open."""
-        self.paused: dict[Request, Turn] = {}
-        """The paused commands, each of which its own thread will resume."""
         self.held: dict[Request, list[Interrupted]] = {}
-        """Writes, and commands that a fail point blocks, each with the errors that interrupt it."""
+        """Writes, and commands that have paused or that a fail point blocks, each with the errors that interrupt it."""
         self.profiles: list[tuple[str, bytes | None]] = []
         """(namespace, document) of the profiler, which a job stores (`jobs.py`)."""
         self._waiting: set[int] = set()  # threads that wait for the lock
@@ -225,8 +223,8 @@ class LocalEngine:
                 raise_closed(self.unusable)
 
     def _pause(self, caller: Caller, request: Request, turn: Turn) -> None:
-        """Let other threads take the lock. Another thread sets `turn.interruption` to interrupt the command."""
-        self.paused[request] = turn
+        """Let other threads take the lock."""
+        interruptions = self.held[request] = []
         try:
             with Released(self.lock):
                 if type(turn.waits_for) is ThreadCall:
@@ -236,7 +234,9 @@ class LocalEngine:
             caller.turns.abandon(turn)
             raise
         finally:
-            del self.paused[request]
+            del self.held[request]
+        if interruptions:
+            turn.interruption = interruptions[0]
         if self.unusable is not None:
             turn.interruption = Interrupted(11600, "interrupted at shutdown")
 

@@ -39,16 +39,21 @@ Job = Callable[[WriteTransaction], object]
 
 
 class QueuedWrite:
-    """A queued write and its answer."""
+    """A queued write, or a long one that its own thread runs turn by turn; and its answer."""
 
-    __slots__ = ("answer", "command", "interruptions", "request")
+    __slots__ = ("answer", "caller", "command", "has_paused", "interruptions", "request", "turn")
 
-    def __init__(self, command: Command, request: Request, interruptions: list[Interrupted]) -> None:
-        """Make a queued write. An error in `interruptions` ends the write instead of its run."""
+    def __init__(self, caller: Caller, command: Command, request: Request, interruptions: list[Interrupted]) -> None:
+        """Make a queued write. An error in `interruptions` ends the write instead of its run or its next turn."""
+        self.caller = caller
         self.command = command
         self.request = request
         self.interruptions = interruptions
         self.answer: Any = None
+        """The answer; None if it is not committed yet, or the write has paused."""
+        self.turn: Turn | None = None
+        """The turn in which the write has paused."""
+        self.has_paused = False
 
     def run(self, engine: Engine, txn: WriteTransaction) -> bytes | Wait:
         """Run the write and return its answer, which is valid once `txn` is committed."""
@@ -61,8 +66,10 @@ class QueuedWrite:
         self.interruptions.append(error)
 
     def failed(self, engine: Engine, error: BaseException) -> bytes:
-        """Return the answer after a failure inside the engine."""
-        return _failure(engine, self.request, error)
+        """Log a failure inside the engine and return the answer. Turns that are committed stay so."""
+        log_failure(f"the write {self.request.name} failed inside the engine", error)
+        labels = interrupted_labels(self.request) if self.has_paused else None
+        return engine.failure(write_error(error), self.request, labels)
 
 
 class QueuedInsert:
@@ -118,30 +125,8 @@ class QueuedJob:
         return False
 
 
-class OwnWrite:
-    """A long write that its own thread runs turn by turn."""
-
-    def __init__(self, caller: Caller, command: Command, request: Request, interruptions: list[Interrupted]) -> None:
-        """Make a long write. An error in `interruptions` ends the write instead of its first turn."""
-        self.caller = caller
-        self.command = command
-        self.request = request
-        self.interruptions = interruptions
-        self.turn: Turn | None = None
-        """The turn in which the write has paused."""
-        self.answer: Any = None
-        """The answer of the last turn; None if it is not committed yet."""
-        self.has_paused = False
-
-
 Queued = QueuedWrite | QueuedInsert | QueuedJob
-Group = WriteGroup[Queued, OwnWrite]
-
-
-def _failure(engine: Engine, request: Request, error: BaseException, labels: list[str] | None = None) -> bytes:
-    """Log a failure inside the engine and return the answer, with the error's own labels if `labels` is None."""
-    log_failure(f"the write {request.name} failed inside the engine", error)
-    return engine.failure(write_error(error), request, labels)
+Group = WriteGroup[Queued, QueuedWrite]
 
 
 class WriteGate:
@@ -179,7 +164,7 @@ class WriteGate:
                 return  # otherwise the server's writer came between these lines
 
 
-class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
+class LocalWrites(GroupCommitter[Group, Queued, QueuedWrite]):
     """The queue of writes, and the gate that admits one writer at a time."""
 
     def __init__(self, local: LocalEngine) -> None:
@@ -195,10 +180,8 @@ class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
         local.held[request] = interruptions
         try:
             while True:
-                if pauses:
-                    answer = self._in_turns(caller, command, request, interruptions)
-                else:
-                    answer = self._in_group(QueuedWrite(command, request, interruptions))
+                write = QueuedWrite(caller, command, request, interruptions)
+                answer = self._in_turns(write) if pauses else self._in_group(write)
                 if type(answer) is bytes:
                     return answer
                 local.enter()
@@ -358,25 +341,21 @@ class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
         """Run a short write and return its answer."""
         return write.run(self._local.engine, group.txn)
 
-    def resume_write(self, group: Group, paused: OwnWrite) -> Any:
-        """Run a turn of a long write.
-
-        After its first pause the write is listed as paused, also while a turn is committed, so that other threads see
-        it and can interrupt it.
-        """
-        local, request, turn = self._local, paused.request, paused.turn
+    def resume_write(self, group: Group, paused: QueuedWrite) -> Any:
+        """Run a turn of a long write."""
+        turn = paused.turn
         paused.turn = paused.answer = None
         if turn is None:
             if paused.interruptions:
-                return local.engine.failure(paused.interruptions[0], request)
-            answer = paused.caller.turns.run(local.engine.run_write, paused.command, request, group.txn)
+                return self._local.engine.failure(paused.interruptions[0], paused.request)
+            answer = paused.caller.turns.run(self._local.engine.run_write, paused.command, paused.request, group.txn)
         else:
             paused.has_paused = True
+            if paused.interruptions:
+                turn.interruption = paused.interruptions[0]
             answer = paused.caller.turns.resume(turn, group.txn)
         if type(answer) is Turn:
-            local.paused[request] = paused.turn = answer
-        else:
-            local.paused.pop(request, None)
+            paused.turn = answer
         return answer
 
     def abandon_turn(self, turn: Turn) -> None:
@@ -387,38 +366,28 @@ class LocalWrites(GroupCommitter[Group, Queued, OwnWrite]):
         """Answer a write that has failed inside the engine."""
         write.answer = write.failed(self._local.engine, error)
 
-    def fail_paused(self, paused: OwnWrite, error: BaseException) -> None:
+    def fail_paused(self, paused: QueuedWrite, error: BaseException) -> None:
         """Answer a long write whose turn has failed."""
-        labels = interrupted_labels(paused.request) if paused.has_paused else None
-        paused.turn, paused.answer = None, _failure(self._local.engine, paused.request, error, labels)
+        paused.turn, paused.answer = None, paused.failed(self._local.engine, error)
 
     # Long writes.
 
-    def _in_turns(
-        self, caller: Caller, command: Command, request: Request, interruptions: list[Interrupted]
-    ) -> bytes | Wait:
-        """Run a write turn by turn; other writes run between the turns."""
-        own = OwnWrite(caller, command, request, interruptions)
+    def _in_turns(self, write: QueuedWrite) -> bytes | Wait:
+        """Run a write turn by turn; other writes run between the turns. If it fails, the committed turns stay."""
         try:
             while True:
                 self._enter()
                 try:
-                    self._commit(WriteGroup([], own))
+                    self._commit(WriteGroup([], write))
                 finally:
                     self.gate.leave()
-                if own.turn is None:
-                    return own.answer  # type: ignore[no-any-return]
-                self._between(caller, request, own.turn)
+                if write.turn is None:
+                    return write.answer  # type: ignore[no-any-return]
+                self._between(write.caller, write.request, write.turn)
         finally:
-            if own.turn is not None or request in self._local.paused:
-                self._give_up(caller, request, own.turn)
-
-    def _give_up(self, caller: Caller, request: Request, turn: Turn | None) -> None:
-        """Abandon a paused write that has failed. Its committed turns stay."""
-        with self._local.lock:
-            self._local.paused.pop(request, None)
-            if turn is not None:
-                caller.turns.abandon(turn)
+            if write.turn is not None:
+                with self._local.lock:
+                    write.caller.turns.abandon(write.turn)
 
     def _between(self, caller: Caller, request: Request, turn: Turn) -> None:
         """Wait until a paused write may resume: after a pause for other threads, or when what it waits for is ready."""

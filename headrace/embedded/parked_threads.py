@@ -145,7 +145,7 @@ class ParkedThreads:
         """Return the unanswered commands of the program's threads and of clients."""
         parked = [parked.request for waiting in self._parked.values() for parked in waiting]
         local = self._local
-        begun = dict.fromkeys([*parked, *local.paused, *list(local.held)])  # a write may be in all three
+        begun = dict.fromkeys([*parked, *list(local.held)])  # a write may be in both
         return [*begun, *local.writes.requests(), *self._server.waiting_requests()]
 
     def interrupt(self, connection_id: int) -> None:
@@ -156,9 +156,6 @@ class ParkedThreads:
                 if parked.request.client.connection_id == connection_id:
                     parked.interruption = error
                     parked.wake()
-        for request, turn in self._local.paused.items():
-            if request.client.connection_id == connection_id:
-                turn.interruption = error
         for request, interruptions in list(self._local.held.items()):
             if request.client.connection_id == connection_id:
                 interruptions.append(error)

@@ -215,7 +215,7 @@ def test_a_long_write_is_seen_and_can_be_killed_while_a_part_of_it_is_committed(
         assert failure.value.code == 11601
         assert seen[:50] == [["c"]] * 50
         monkeypatch.setattr(store._local.store, "sync", sync)
-        assert not long_operations() and not store._local.paused
+        assert not long_operations() and not store._local.held
         assert 0 < shop.c.count_documents({"n": 1}) < 1_000
 
 

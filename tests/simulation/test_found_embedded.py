@@ -86,7 +86,7 @@ def test_ctrl_c_in_a_read_that_waits_for_the_lock_takes_it_from_no_other_thread(
     """The read releases the lock as it ends, so that it must have it."""
     world = program.world
     program.call(1, {"count": "c", "query": {"a": None}, "calm": False})
-    program.go_until(1, lambda: bool(world.local.paused) and not program.lock_is_held)
+    program.go_until(1, lambda: bool(world.local.held) and not program.lock_is_held)
     program.call(2, {"ping": 1})
     program.go_until(2, lambda: program.lock_is_held)
     world.go(1, 1000)
