@@ -28,10 +28,9 @@ from typing import Final, NamedTuple
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.store.data_file import DATA_FILE, UnusableDirectory
-from headrace.store.kv import Cursor, Table, TableKey, Transaction
+from headrace.store.kv import TableKey
 from headrace.store.lmdb import COPY_FOLDER, READERS_FILE, DataFileCopy, LmdbEnvironment, LmdbError
 from headrace.store.temporary.spill_file import SpillFile, SpillFolder, SpillStream
-from headrace.store.written_keys import RecordingCursor, RecordingTransaction
 from headrace.thread_calls import OwnThread
 
 PIECE_COUNT: Final = 512
@@ -73,7 +72,6 @@ class Compaction:
         self._thread: OwnThread | None = None
         self._is_closed = False
         self._tables = list(environment.tables.values())
-        self._open: set[TableKey] = set()  # changed by the open write transaction or by an abandoned one
         self._committed: set[TableKey] = set()
         self._new_count = 0  # the number of keys committed since the last `catch_up`
         self._spilled: deque[SpillStream] = deque()
@@ -114,18 +112,14 @@ class Compaction:
 
     # The changes since the copy began.
 
-    def noting(self, kv: Transaction) -> Transaction:
-        """Return a write transaction that notes the keys it changes."""
-        return _NotingTransaction(kv, self._open, self._tables)
-
-    def published(self) -> bool:
-        """Handle a published commit, with no write transaction open. Return whether the files were exchanged.
+    def published(self, keys: set[TableKey]) -> bool:
+        """Handle a published commit that has written these keys, with no write transaction open. Return whether the
+        files were exchanged.
 
         Raises `HalfExchanged`. Any other failure ends only the compaction.
         """
-        self._committed |= self._open
-        self._new_count += len(self._open)
-        self._open.clear()
+        self._committed |= keys
+        self._new_count += len(keys)
         try:
             if len(self._committed) > limits.COMPACTION_KEY_COUNT:
                 self._spill_committed()
@@ -213,24 +207,6 @@ class Compaction:
             self._copy.close()
         os.close(self._file)
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-class _NotingTransaction(RecordingTransaction):
-    """A write transaction that notes every key it changes."""
-
-    __slots__ = ()
-
-    def cursor(self, db: Table) -> Cursor:
-        """Return a cursor that notes its changes."""
-        return _NotingCursor(self._written, self._base.cursor(db), db)  # type: ignore[return-value]
-
-
-class _NotingCursor(RecordingCursor):
-    """A cursor that also notes its deletions."""
-
-    def delete(self) -> bool:
-        self._written.add((self._db, self._cursor.key()))
-        return self._cursor.delete()
 
 
 def compact(path: Path) -> Compacted:

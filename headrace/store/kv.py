@@ -1,7 +1,7 @@
 """The key-value interface that the store uses: transactions and cursors.
 
-`lmdb.py` opens them on LMDB. `RecordingTransaction` and `OverlayTransaction`, for example, wrap a transaction in the
-same interface. Keys and values are bytes, keys of at most 511; a table is ordered by its keys as bytes.
+`lmdb.py` opens them on LMDB. `OverlayTransaction` wraps a transaction in the same interface. Keys and values are bytes,
+keys of at most 511; a table is ordered by its keys as bytes.
 """
 
 from __future__ import annotations

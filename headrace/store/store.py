@@ -21,7 +21,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from headrace import limits
 from headrace.clock import Clock, SystemClock
@@ -30,13 +30,13 @@ from headrace.memory_budget import Memory
 from headrace.store import catalog as catalogs
 from headrace.store.catalog import Catalog, Collection
 from headrace.store.checksums.names import describe
-from headrace.store.checksums.transaction import DamagedValue, SharedTransaction
+from headrace.store.checksums.transaction import CheckedTransaction, DamagedValue, SharedTransaction
 from headrace.store.checksums.upgrade import open_format
 from headrace.store.compaction import Compaction
 from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.entries import noop_entry
 from headrace.store.indexes.uses import Uses
-from headrace.store.kv import Transaction
+from headrace.store.kv import TableKey, Transaction
 from headrace.store.lmdb import LmdbEnvironment, LmdbError
 from headrace.store.standby import Gaps, gaps, require_promoted
 from headrace.store.state import DocumentCount, StoreState
@@ -115,8 +115,8 @@ class Store:
         self._published: SharedTransaction | None = None
         """The read transaction of the published state, shared by all readers. It begins with the first reader or before
         the next commit."""
-        self.kv_unrecorded: Transaction
-        """The open write transaction, which records no changes for clients' transactions."""
+        self._written: set[TableKey] | None = None
+        """The keys that the open write transaction has written; None: they are not recorded."""
         self.index_key_count_max = limits.INDEX_KEY_COUNT_MAX
         """The maximum number of a document's keys in one index. Stored documents may have more."""
         self.uses = Uses()
@@ -287,11 +287,14 @@ class Store:
         if self.writing is not None:
             raise RuntimeError("a write transaction is open already")
         kv = kv or self.environment.begin_write()
-        if self.compaction is not None:
-            kv = self.compaction.noting(kv)
-        self.kv_unrecorded = kv
-        if self.transactions.open:
-            kv = self.transactions.recording(kv)
+        self._written = None
+        if self.compaction is not None or self.transactions.open:
+            checked = cast("CheckedTransaction", kv)
+            self._written = checked.written = set()
+            if self.compaction is not None:
+                checked.removed = self._written
+            if self.transactions.open:
+                self.transactions.record(self._written)
         self.writing = WriteTransaction(self, kv)
         return self.writing
 
@@ -334,7 +337,7 @@ class Store:
         self.state = txn.next_state(self.state)
         if txn.commits or self.transactions.awaited or self.transactions.written.open:
             self.transactions.published(txn)
-        if self.compaction is not None and self.compaction.published():
+        if self.compaction is not None and self.compaction.published(self._written or set()):
             self._file_replaced(self.compaction)
         staged = txn.staged
         if not staged.entries:

@@ -108,8 +108,6 @@ def _write(
 ) -> None:  # fmt: skip
     """Put the writes into the tables, without documents that the transaction both inserted and deleted."""
     documents, kv = txn.tables["documents"], txn.kv
-    if len(txn.store.transactions.open) == 1:
-        kv = txn.store.kv_unrecorded  # no other open transaction can conflict
     puts: dict[Table, list[tuple[bytes, bytes]]] = {}
     _change_built(txn, transaction, collections)
     for (db, key), value in transaction.overlay.values.items():

@@ -5,17 +5,17 @@ A restart keeps only committed writes. Open transactions are thereby aborted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.store.client_transaction import ClientTransaction, TransactionState
-from headrace.store.kv import Table, TableKey, Transaction
+from headrace.store.kv import Table, TableKey
 from headrace.store.overlay import write_conflict
 from headrace.store.overlay_cursor import TRACKED
-from headrace.store.written_keys import RecordingTransaction, WrittenKeys
+from headrace.store.written_keys import WrittenKeys
 
 if TYPE_CHECKING:
     from headrace.store.store import Store
@@ -166,14 +166,13 @@ class Transactions:
 
     # Called by the store.
 
-    def recording(self, kv: Transaction) -> RecordingTransaction:
-        """Return a KV write transaction that records its written keys for the open transactions."""
-        tables = self.tables
-        return RecordingTransaction(kv, self.written.begin(), {tables[name] for name in TRACKED})
+    def record(self, keys: Set[TableKey]) -> None:
+        """Compare the keys that a write transaction will add to `keys` with those of the open transactions."""
+        self.written.begin(keys, {self.tables[name] for name in TRACKED})
 
     def published(self, txn: WriteTransaction) -> None:
         """End the transactions that a published write transaction has committed."""
-        if self.written.open:
+        if self.written.open and len(self.open) > len(txn.commits):  # others may conflict
             self.written.publish()
         for transaction in txn.commits:
             self.end(transaction, TransactionState.COMMITTED, self._store.clock.monotonic_ms())
@@ -181,7 +180,7 @@ class Transactions:
 
     def settled(self) -> None:
         """Wake transactions that waited until no write transaction is open."""
-        self.written.open = set()
+        self.written.open = frozenset()
         if self.awaited:
             self.awaited = False
             self._wake(SETTLED)

@@ -22,7 +22,7 @@ from google_crc32c import extend
 from google_crc32c import value as crc32c
 
 from headrace.errors import CommandError
-from headrace.store.kv import Cursor, Table
+from headrace.store.kv import Cursor, Table, TableKey
 from headrace.values.rows import as_rows, longest
 
 CHECKSUM_BYTES: Final = 4
@@ -81,12 +81,16 @@ class CheckedTransaction:
     dupdata, overwrite, append, db.
     """
 
-    __slots__ = ("_base", "_describe")
+    __slots__ = ("_base", "_describe", "removed", "written")
 
     def __init__(self, base: Any, describe: Describe) -> None:
         """`base`: LMDB's transaction."""
         self._base = base
         self._describe = describe
+        self.written: set[TableKey] | None = None
+        """The keys that it has written, for open client transactions and a compaction; None: they are not recorded."""
+        self.removed: set[TableKey] | None = None
+        """The same for the keys that its cursors have deleted: rows that no client can see."""
 
     def get(self, key: bytes, *, db: Table) -> bytes | None:
         """Return the value of a key."""
@@ -120,15 +124,22 @@ class CheckedTransaction:
     def put(self, key: bytes, value: bytes, *, db: Table) -> bool:
         """Put a value with its checksum."""
         stored = value + _PACK(crc32c(key + value)) if len(value) <= _LONG_BYTES else with_checksum(key, value)
+        if self.written is not None:
+            self.written.add((db, key))
         return self._base.put(key, stored, True, True, False, db)  # type: ignore[no-any-return]
 
     def put_new(self, key: bytes, value: bytes, *, db: Table) -> bool:
         """Put a value with its checksum, unless the key exists."""
         stored = value + _PACK(crc32c(key + value))
-        return self._base.put(key, stored, True, False, False, db)  # type: ignore[no-any-return]
+        is_put: bool = self._base.put(key, stored, True, False, False, db)
+        if is_put and self.written is not None:
+            self.written.add((db, key))
+        return is_put
 
     def delete(self, key: bytes, *, db: Table) -> bool:
         """Delete a key, also with a damaged value. Return whether it existed."""
+        if self.written is not None:
+            self.written.add((db, key))
         return self._base.delete(key, b"", db)  # type: ignore[no-any-return]
 
     def drop(self, db: Table, *, delete: bool) -> None:
@@ -137,7 +148,7 @@ class CheckedTransaction:
 
     def cursor(self, db: Table) -> Cursor:
         """Return a cursor that checks the values it reads, but not the values it only passes."""
-        return _CheckedCursor(self._base.cursor(db), db, self._describe)
+        return _CheckedCursor(self._base.cursor(db), db, self._describe, self.written, self.removed)
 
     def stat(self, db: Table) -> dict[str, int]:
         """Return the sizes of a table, checksums included."""
@@ -159,6 +170,7 @@ class SharedTransaction(CheckedTransaction):
 
     def __init__(self, base: Any, describe: Describe, tables: dict[str, Table], number_base: int) -> None:
         self._base, self._describe = base, describe  # saves the call of `super().__init__` per commit
+        self.written = self.removed = None
         self._reader_count = 1
         self.tables = tables
         """The tables of the data file that the transaction reads. A compaction may have replaced that file."""
@@ -199,12 +211,16 @@ class ThreadTransaction(CheckedTransaction):
 class _CheckedCursor:
     """A cursor that checks stored values."""
 
-    __slots__ = ("_base", "_db", "_describe")
+    __slots__ = ("_base", "_db", "_describe", "_removed", "_written")
 
-    def __init__(self, base: Cursor, db: Table, describe: Describe) -> None:
+    def __init__(
+        self, base: Cursor, db: Table, describe: Describe, written: set[TableKey] | None, removed: set[TableKey] | None
+    ) -> None:
         self._base = base
         self._db = db
         self._describe = describe
+        self._written = written
+        self._removed = removed
 
     def __enter__(self) -> _CheckedCursor:
         return self
@@ -242,11 +258,15 @@ class _CheckedCursor:
         return key, stored[:-4]
 
     def delete(self) -> bool:
+        if self._removed is not None:
+            self._removed.add((self._db, self._base.key()))
         return self._base.delete()
 
     def put_many(
         self, keys: Sequence[bytes], values: Sequence[bytes], *, overwrite: bool = True, ascending: bool = False
     ) -> int:
+        if self._written is not None:
+            self._written.update((self._db, key) for key in keys)
         append = ascending and (not self._base.last() or self._base.key() < keys[0])
         items = zip(keys, with_checksums(keys, values))  # without a list: `zip` uses one pair for all items
         _, added = self._base.putmulti(items, overwrite=overwrite, append=append)  # type: ignore[attr-defined]
