@@ -136,18 +136,27 @@ class View:
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield (record, document) in natural order or backward, strictly past `after`. A document that the view has
         read but does not show is yielded as (record, `LEFT_OUT`)."""
-        prefix = collection.number_key
-        with self.kv.cursor(self.tables["documents"]) as cursor:
+        low, high = _bounds(collection.number_key, after, backward=backward)
+        for key, value in self._walk("documents", low, high, backward=backward):
+            yield key[4:], LEFT_OUT if value is None else value
+
+    def _walk(self, table: str, low: bytes, high: bytes, *, backward: bool = False) -> Iterator[Item]:
+        """Yield the items of a table from `low`, inclusive, to `high`, exclusive, or backward. An item that the view
+        has read but does not show is yielded with None."""
+        with self.kv.cursor(self.tables[table]) as cursor:
             if isinstance(cursor, OverlayCursor):
-                for key, changed in _past(cursor, prefix, after, backward=backward):
-                    yield key[4:], LEFT_OUT if changed is None else changed
-                return
-            if not _seek_past(cursor, prefix, after, backward=backward):
-                return
-            for key, value in cursor.iterprev() if backward else cursor.iternext():
-                if key[:4] != prefix:
-                    return
-                yield key[4:], value
+                yield from _within(cursor, low, high, backward=backward)
+            elif backward:
+                if _seek_before(cursor, high):
+                    for item in cursor.iterprev():
+                        if item[0] < low:
+                            return
+                        yield item
+            elif cursor.set_range(low):
+                for item in cursor.iternext():
+                    if item[0] >= high:
+                        return
+                    yield item
 
     def scan_chunk(
         self, collection: Collection, *, after: bytes | None = None, backward: bool = False,
@@ -155,12 +164,13 @@ class View:
     ) -> list[tuple[bytes, bytes]]:  # fmt: skip
         """Return the first items of `scan`: up to `count_max` documents or `bytes_max` bytes."""
         prefix = collection.number_key
+        low, high = _bounds(prefix, after, backward=backward)
         with self.kv.cursor(self.tables["documents"]) as cursor:
             if isinstance(cursor, OverlayCursor):
-                items = _past(cursor, prefix, after, backward=backward)
+                items = _within(cursor, low, high, backward=backward)
                 shown = ((key, LEFT_OUT if value is None else value) for key, value in items)
                 return chunk_of(shown, prefix, count_max, bytes_max)
-            if not _seek_past(cursor, prefix, after, backward=backward):
+            if not (_seek_before(cursor, high) if backward else cursor.set_range(low)):
                 return []
             return cursor.chunk(prefix, count_max, bytes_max, backward=backward)
 
@@ -193,26 +203,8 @@ class View:
         order only up to the point where they are cut.
         """
         prefix = collection.number_key
-        first, end = prefix + low, prefix + high
-        with self.kv.cursor(self.tables["ids"]) as cursor:
-            if isinstance(cursor, OverlayCursor):
-                for key, changed in _within(cursor, first, end, backward=backward):
-                    yield key[4:], changed or LEFT_OUT
-                return
-            if backward:
-                if not _seek_before(cursor, end):
-                    return
-                for key, record in cursor.iterprev(keys=True, values=True):
-                    if key < first:
-                        return
-                    yield key[4:], record
-                return
-            if not cursor.set_range(first):
-                return
-            for key, record in cursor.iternext(keys=True, values=True):
-                if key >= end:
-                    return
-                yield key[4:], record
+        for key, record in self._walk("ids", prefix + low, prefix + high, backward=backward):
+            yield key[4:], record or LEFT_OUT
 
     def count_ids(self, collection: Collection, low: bytes, high: bytes, count_max: int) -> Counted:
         """Count keys of `_id` as `count_keys` does."""
@@ -228,39 +220,21 @@ class View:
         Keys and bounds include the index's number, as in the table. An entry that the view does not show has `LEFT_OUT`
         for a record.
         """
+        if not (index.unique or backward):
+            return self.index_ranges(index, [(low, high)])
+        return self._entries_of(index, low, high, backward=backward)
+
+    def _entries_of(self, index: Index, low: bytes, high: bytes, *, backward: bool) -> Iterator[tuple[bytes, bytes]]:
         unique = index.unique
-        with self.kv.cursor(self.tables["indexes"]) as cursor:
-            if isinstance(cursor, OverlayCursor):
-                for key, changed in _within(cursor, low, high, backward=backward):
-                    yield key, LEFT_OUT if changed is None else changed if unique else key[-8:]
-                return
-            if backward:
-                if not _seek_before(cursor, high):
-                    return
-                for key, value in cursor.iterprev():
-                    if key < low:
-                        return
-                    yield key, value if unique else key[-8:]
-                return
-            if not cursor.set_range(low):
-                return
-            if unique:
-                for key, value in cursor.iternext():
-                    if key >= high:
-                        return
-                    yield key, value
-                return
-            for key in cursor.iternext(values=False):
-                if key >= high:
-                    return
-                yield key, key[-8:]
+        for key, value in self._walk("indexes", low, high, backward=backward):
+            yield key, LEFT_OUT if value is None else value if unique else key[-8:]
 
     def index_ranges(self, index: Index, ranges: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         """Yield entries as `index_keys` does, of ranges in ascending order. One cursor reads all of them."""
         with self.kv.cursor(self.tables["indexes"]) as cursor:
             if isinstance(cursor, OverlayCursor) or index.unique:
                 for low, high in ranges:
-                    yield from self.index_keys(index, low, high)
+                    yield from self._entries_of(index, low, high, backward=False)
                 return
             following = b""
             for low, high in ranges:
@@ -470,12 +444,12 @@ class View:
                 done = run_last
 
 
-def _past(cursor: OverlayCursor, prefix: bytes, after: bytes | None, *, backward: bool) -> Iterator[Item]:
-    """Yield the items of a collection past the record `after`."""
+def _bounds(prefix: bytes, after: bytes | None, *, backward: bool) -> tuple[bytes, bytes]:
+    """Return the bounds [low, high) of a collection's keys past the record `after`."""
     low, high = prefix, prefix + b"\xff" * 9
-    if after is not None:
-        low, high = (low, prefix + after) if backward else (prefix + after + b"\0", high)
-    return _within(cursor, low, high, backward=backward)
+    if after is None:
+        return low, high
+    return (low, prefix + after) if backward else (prefix + after + b"\0", high)
 
 
 def _within(cursor: OverlayCursor, low: bytes, high: bytes, *, backward: bool = False) -> Iterator[Item]:
@@ -504,13 +478,6 @@ def _within_skipping(
                 break
         else:
             return
-
-
-def _seek_past(cursor: Cursor, prefix: bytes, after: bytes | None, *, backward: bool) -> bool:
-    """Move to the first document of a collection past the record `after`. Return False at the end of the table."""
-    if backward:
-        return _seek_before(cursor, prefix + (b"\xff" * 9 if after is None else after))
-    return cursor.set_range(prefix if after is None else prefix + after + b"\x00")
 
 
 def _seek_through(cursor: Cursor, key: bytes) -> bool:
