@@ -49,7 +49,7 @@ class CommandChange:
 class CommandDraft(Draft):
     """The draft of one command's event."""
 
-    __slots__ = ("change", "description", "version")
+    __slots__ = ("change", "version")
 
     def __init__(
         self, operation: Operation, shape: Shape, change: CommandChange, start: bytes, token: str, document: bytes,
@@ -59,9 +59,6 @@ class CommandDraft(Draft):
         self.change = change
         self.description = description
         self.version = version
-
-    def identifier(self) -> tuple[bytes | None, bytes | None, bool]:
-        return None, self.description, False
 
     def rest(self) -> bytes:
         change = self.change

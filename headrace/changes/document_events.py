@@ -147,8 +147,8 @@ class CrudDraft(Draft):
     def needs_lookup(self) -> bool:
         return self.template.needs_lookup
 
-    def identifier(self) -> tuple[bytes | None, bytes | None, bool]:
-        return self.operation.o2, None, False
+    def key(self) -> bytes | None:
+        return self.operation.o2
 
     def full(self) -> bytes:
         return _FULL + self.operation.o if self.template.shows_document else b""

@@ -48,8 +48,8 @@ class Draft:
     """The event of one operation in one shape. Subclasses implement `full` and `rest`."""
 
     __slots__ = (
-        "_core", "_core_fields", "_final", "_final_fields", "_operation", "kind", "shape", "shared", "start", "token",
-        "token_document",
+        "_core", "_core_fields", "_final", "_final_fields", "_operation", "description", "kind", "shape", "shared",
+        "start", "token", "token_document", "token_kind",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +59,10 @@ class Draft:
         self.shape = shape
         self.kind = kind
         """The operationType."""
+        self.token_kind = kind
+        """The operationType in its token."""
+        self.description: bytes | None = None
+        """The operationDescription in its token."""
         self.start = start
         self.shared = False
         """Whether the event is the same in all streams of the shape, so that it may be stored for other streams."""
@@ -84,21 +88,16 @@ class Draft:
         """Return the elements after `fullDocument`, as far as the oplog has them."""
         return b""
 
-    def identifier(self) -> tuple[bytes | None, bytes | None, bool]:
-        """Return the event's parts in its token: (document key, operationDescription, whether it is an invalidate)."""
-        return None, None, False
-
-    @property
-    def token_kind(self) -> str:
-        """The operationType in its token."""
-        return self.kind
+    def key(self) -> bytes | None:
+        """Return the document's key in its token."""
+        return None
 
     def fragment_token(self, fragment: int) -> tuple[str, bytes]:
         """Return (text, document) of the token of a fragment, counted from 0."""
-        operation, (key, description, from_invalidate) = self.operation, self.identifier()
+        operation = self.operation
         text, bits = make_event_token(
-            operation.position, operation.index, operation.uuid, self.token_kind, key, description,
-            from_invalidate=from_invalidate, fragment=fragment,
+            operation.position, operation.index, operation.uuid, self.token_kind, self.key(), self.description,
+            from_invalidate=self.kind == "invalidate", fragment=fragment,
         )  # fmt: skip
         return text, token_document(text, bits)
 
@@ -150,36 +149,16 @@ def _image_element(name: bytes, image: bytes | None) -> bytes:
 class Invalidate(Draft):
     """The event that ends a stream. Its token is that of the event before it, marked; it has no namespace."""
 
-    __slots__ = ("_cause_kind", "_description")
-
-    def __init__(self, cause: Draft, description: bytes | None, start: bytes, token: str, document: bytes) -> None:
-        super().__init__(cause.operation, cause.shape, "invalidate", start, token, document)
-        self._cause_kind = cause.kind
-        self._description = description
-
-    @property
-    def token_kind(self) -> str:
-        """The operationType of the event before it."""
-        return self._cause_kind
-
-    def identifier(self) -> tuple[bytes | None, bytes | None, bool]:
-        """Return the parts of the event before it, and that it is an invalidate."""
-        return None, self._description, True
+    __slots__ = ()
 
     @classmethod
     def of(cls, cause: Draft, version: int, description: bytes | None) -> Invalidate:
         """Return the invalidate that follows `cause`, a command's draft with this operationDescription."""
         operation = cause.operation
         text, bits = make_event_token(
-            operation.position,
-            operation.index,
-            operation.uuid,
-            cause.kind,
-            None,
-            description,
-            from_invalidate=True,
+            operation.position, operation.index, operation.uuid, cause.kind, None, description, from_invalidate=True,
             version=version,
-        )
+        )  # fmt: skip
         document = token_document(text, bits)
         start = b"".join(
             (
@@ -187,4 +166,6 @@ class Invalidate(Draft):
                 operation.ts, b"\x09wallTime\0", operation.wall,
             )
         )  # fmt: skip
-        return cls(cause, description, start, text, document)
+        made = cls(operation, cause.shape, "invalidate", start, text, document)
+        made.token_kind, made.description = cause.kind, description
+        return made
