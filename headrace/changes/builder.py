@@ -10,11 +10,11 @@ event in scope before the conditions do, so the fast path is skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from headrace import limits
 from headrace.changes import command_events, document_events, split
-from headrace.changes.command_events import CommandDraft
 from headrace.changes.draft import Draft
 from headrace.changes.entry import DecodedEntry, EntryLookup
 from headrace.changes.event import Event, IncompleteEvents
@@ -31,14 +31,16 @@ from headrace.values.bson import decode, to_string
 class HeadRule:
     """A stream's treatment of the operations with one head."""
 
-    __slots__ = ("in_scope", "is_view", "matches")
+    __slots__ = ("in_scope", "is_view", "matches", "plain")
 
-    def __init__(self, in_scope: bool, matches: bool, is_view: bool) -> None:
+    def __init__(self, in_scope: bool, matches: bool, is_view: bool, plain: bool | None) -> None:
         self.in_scope = in_scope
         self.matches = matches
         """Whether the operations are in scope and meet the conditions that use only the head."""
         self.is_view = is_view
         """Whether its documents are the definitions of views."""
+        self.plain = plain
+        """See `EventBuilder.matches_head`."""
 
 
 class EventBuilder:
@@ -95,12 +97,9 @@ class EventBuilder:
         return self._plain and not self._spec.split
 
     def matches_head(self, head: Head) -> bool | None:
-        """Return whether a plain stream has the changes of this head; None if their events are not those of
-        documents."""
-        rule = self._rules.get(head) or self._learn(head)
-        if not rule.in_scope:
-            return False
-        return None if rule.is_view else rule.matches
+        """Return whether a plain stream has the changes of this head; None if the entries alone do not make their
+        events."""
+        return (self._rules.get(head) or self._learn(head)).plain
 
     def _learn(self, head: Head) -> HeadRule:
         """Return the rule of a new head."""
@@ -108,7 +107,14 @@ class EventBuilder:
         is_view = head.coll == VIEWS and (shape.expanded or shape.system) and scope.kind is not ScopeKind.COLLECTION
         in_scope = scope.matches_database(head.db) if is_view else scope.matches(head.namespace)
         known = {"operationType": head.kind, "ns": {"db": head.db, "coll": head.coll}}
-        rule = HeadRule(in_scope, in_scope and passes(self._pipeline.fixed, known), is_view)
+        matches = in_scope and passes(self._pipeline.fixed, known)
+        plain: bool | None = matches
+        if in_scope and is_view:
+            plain = None
+        elif matches:
+            template = document_events.template_of(head, shape)
+            plain = None if template.maker is None or template.needs_lookup else True
+        rule = HeadRule(in_scope, matches, is_view, plain)
         if len(self._rules) >= limits.HEAD_COUNT_MAX:
             self._rules.clear()
         self._rules[head] = rule
@@ -147,13 +153,13 @@ class EventBuilder:
         if operation.migrated and not shape.migration:
             return
         if head is None:
-            draft = command_draft(operation, shape, version)
+            draft = _made_once(operation, shape, version, command_events.command_draft)
         else:
             rule = self._rules.get(head) or self._learn(head)
             if not rule.in_scope:
                 return
             if not rule.is_view:
-                yield document_draft(operation, shape, version)
+                yield _made_once(operation, shape, version, document_events.crud_draft)
                 return
             draft = command_events.view_draft(operation, shape, version)
         if draft is None or not draft.concerns(scope):
@@ -255,28 +261,15 @@ def _count_nothing(metric: str) -> None:
     """The default `count`, which counts nothing."""
 
 
-def document_draft(operation: Operation, shape: Shape, version: int) -> Draft:
-    """Return the draft of a changed document. With the current token version it is made once per shape."""
+def _made_once(operation: Operation, shape: Shape, version: int, make: Callable[[Operation, Shape, int], Any]) -> Any:
+    """Return the draft that `make` makes. With the current token version it is made once per shape."""
     if version != TOKEN_VERSION:
-        return document_events.crud_draft(operation, shape, version)
-    if operation.drafts is None:
-        operation.drafts = {}
-    draft: Draft | None = operation.drafts.get(shape)
-    if draft is None:
-        draft = operation.drafts[shape] = document_events.crud_draft(operation, shape)
-    return draft
-
-
-def command_draft(operation: Operation, shape: Shape, version: int) -> CommandDraft | None:
-    """Return the draft of a command. With the current token version it is made once per shape."""
-    if version != TOKEN_VERSION:
-        return command_events.command_draft(operation, shape, version)
+        return make(operation, shape, version)
     if operation.drafts is None:
         operation.drafts = {}
     if shape not in operation.drafts:
-        operation.drafts[shape] = command_events.command_draft(operation, shape)
-    draft: CommandDraft | None = operation.drafts[shape]
-    return draft
+        operation.drafts[shape] = make(operation, shape, version)
+    return operation.drafts[shape]
 
 
 def shared_event(operation: Operation, shape: Shape) -> Event | None:

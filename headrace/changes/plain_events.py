@@ -19,7 +19,7 @@ from headrace.changes.builder import EventBuilder
 from headrace.changes.document_events import EventTemplate, event_of, template_of
 from headrace.changes.draft import token_document
 from headrace.changes.event import Event
-from headrace.changes.operation import Head, head_bytes, head_of, slices_of
+from headrace.changes.operation import head_bytes, head_of, slices_of
 from headrace.changes.stream import Shape
 from headrace.values.position import from_key
 from headrace.values.token import TokenMaker
@@ -60,14 +60,13 @@ class _InsertPlan:
 class PlainEvents:
     """Makes the events of a stream's plain changes."""
 
-    __slots__ = ("_builder", "_heads", "_plan", "_plans", "_shape", "full", "last")
+    __slots__ = ("_builder", "_plan", "_plans", "_shape", "full", "last")
 
     def __init__(self, builder: EventBuilder, shape: Shape) -> None:
         """`builder`: its stream must be `plain`."""
         self._builder = builder
         self._shape = shape
         self._plans: dict[bytes, _InsertPlan | None] = {}
-        self._heads: dict[Head, bool | None] = {}
         self._plan: _InsertPlan | None = None
         self.full = False
         """Whether `add` has left out an event for lack of room."""
@@ -77,7 +76,7 @@ class PlainEvents:
     def is_plain(self, entry: bytes) -> bool:
         """Return whether `add` takes an entry."""
         fields = slices_of(entry)
-        return fields is not None and len(entry) <= LONG_BYTES and self._matches(fields[0]) is not None
+        return fields is not None and len(entry) <= LONG_BYTES and self._builder.matches_head(fields[0]) is not None
 
     def add(
         self, entries: Sequence[tuple[bytes, bytes]], documents: list[bytes], size: int, count_max: int
@@ -106,7 +105,7 @@ class PlainEvents:
                 event_bytes = plan.fixed_bytes + end - start  # type: ignore[union-attr]
             else:
                 fields = slices_of(data) if len(data) <= LONG_BYTES else None
-                matches = None if fields is None else self._matches(fields[0])
+                matches = None if fields is None else self._builder.matches_head(fields[0])
                 if fields is None or matches is None:
                     break
                 if not matches:
@@ -145,24 +144,12 @@ class PlainEvents:
         if head is None:
             return None
         template, plan = template_of(head, self._shape), None
-        if head.kind == "insert" and self._matches(head) and template.maker is not None:
+        if head.kind == "insert" and self._builder.matches_head(head) and template.maker is not None:
             plan = _InsertPlan(key, template, template.maker)
         if len(self._plans) >= limits.HEAD_COUNT_MAX:
             self._plans.clear()
         self._plans[key] = plan
         return plan
-
-    def _matches(self, head: Head) -> bool | None:
-        """Return whether the changes of this head are in the stream; None if they are not plain."""
-        if head in self._heads:
-            return self._heads[head]
-        matches, template = self._builder.matches_head(head), template_of(head, self._shape)
-        if matches and (template.maker is None or template.needs_lookup):
-            matches = None
-        if len(self._heads) >= limits.HEAD_COUNT_MAX:
-            self._heads.clear()
-        self._heads[head] = matches
-        return matches
 
 
 def _without_document(last: tuple[bytes, _InsertPlan, bytes] | Event | None) -> Event | None:

@@ -53,7 +53,7 @@ class _HeadPlan:
         size = template.fixed_bytes + (len(update_name(shape)) if head.kind == "update" else 0)
         self.kind = RowKind(head.kind, head.db, head.coll, other, size)
         self.matches = matches is not False
-        self.maker: TokenMaker | None = None if template.needs_lookup or matches is None else template.maker
+        self.maker: TokenMaker | None = None if matches is None else template.maker
 
 
 class RowCollector:
