@@ -115,31 +115,14 @@ def insert_entries(
     """
     if len(documents) >= _ROW_COUNT_MIN and (rows := as_rows(documents)) and (key_rows := as_rows(keys)):
         return _entries_of_one_length(head, rows, key_rows, first, wall_ms, retried)
-    before = head + _O
-    end = _BEFORE_WALL + _INT64(wall_ms) + b"\x00"
-    fixed = len(before) + len(_O2) + TAIL_BYTES + 4
-    pack, pack_ts, join = _INT32, _UINT64, b"".join
-    positions = range(first, first + len(documents))
+    wall_end, positions = end(wall_ms), range(first, first + len(documents))
     if retried is None:
-        return [
-            join((pack(fixed + len(document) + len(key)), before, document, _O2, key, _BEFORE_TS, pack_ts(at), end))
-            for document, key, at in zip(documents, keys, positions)
-        ]
+        return [plain_entry(head, document, key, at, wall_end) for document, key, at in zip(documents, keys, positions)]
     made = []
     statement, previous = retried
-    end = end[:-1]
-    fixed += len(_STMT) + 4 + PREVIOUS_BYTES
-    for document, key, position in zip(documents, keys, positions):
-        size, number = pack(fixed + len(document) + len(key)), pack(statement + position - first)
-        made.append(
-            b"".join(
-                (
-                    size, before, document, _O2, key, _STMT, number, _BEFORE_TS, pack_ts(position), end,
-                    previous_element(previous), b"\0",
-                )
-            )
-        )  # fmt: skip
-        previous = position
+    for document, key, at in zip(documents, keys, positions):
+        made.append(retried_entry(b"", head, document, key, at, wall_end, (statement + at - first, previous)))
+        previous = at
     return made
 
 
