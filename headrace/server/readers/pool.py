@@ -24,8 +24,6 @@ from headrace.server.readers.frames import Frames, frame
 from headrace.store.transaction_registry import SETTLED
 
 if TYPE_CHECKING:
-    from headrace.dispatch.access import Access
-    from headrace.dispatch.request import ClientInfo
     from headrace.server.core import Core
 
 LOG = logging.getLogger("headrace.server")
@@ -42,6 +40,7 @@ class Reader(asyncio.Protocol):
 
     def __init__(self, pool: Readers, process: subprocess.Popen[bytes]) -> None:
         self._pool = pool
+        self._core = pool.core
         self._frames = Frames()
         self._transport: asyncio.Transport | None = None
         self._last_number = 0
@@ -58,8 +57,8 @@ class Reader(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        self._pool.add(self)
-        self._parameters = dict(self._pool.parameters)
+        self._pool.readers.append(self)
+        self._parameters = dict(self._core.engine.parameters)
         self.send({**self._pool.start_message(), "parameters": self._parameters})
 
     def data_received(self, data: bytes) -> None:
@@ -69,7 +68,7 @@ class Reader(asyncio.Protocol):
             else:
                 self.is_ready = True
                 self.started.set_result(True)
-                self._pool.note("started")
+                self._core.engine.count("readers.started")
                 self._pool.ready()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -88,19 +87,21 @@ class Reader(asyncio.Protocol):
         self._last_number = number = self._last_number + 1
         self.calls[number] = call, done
         call.try_count += 1
-        self._pool.note("commands")
-        request, client, now_ms = call.request, call.request.client, self._pool.now_ms()
+        self._core.engine.count("readers.commands")
+        engine, request, client = self._core.engine, call.request, call.request.client
+        now_ms = engine.clock.monotonic_ms()
         message: dict[str, Any] = {
             "run": number, "leftMs": None if request.deadline_ms is None else max(0.0, request.deadline_ms - now_ms),
-            "position": self._pool.position, "client": [client.connection_id, client.address, client.local_address],
+            "position": self._core.store.last_position,
+            "client": [client.connection_id, client.address, client.local_address],
         }  # fmt: skip
-        if (roles := self._pool.shown_roles(request.client)) is not None:
+        if roles := engine.access.shown_roles(client):
             message["roles"] = roles
-        if self._parameters != self._pool.parameters:
-            self._parameters = message["parameters"] = dict(self._pool.parameters)
+        if self._parameters != engine.parameters:
+            self._parameters = message["parameters"] = dict(engine.parameters)
         self.send(message, request.raw)
         if request.deadline_ms is not None:
-            self._pool.call_later(max(0.0, request.deadline_ms - now_ms) / 1000, self._is_late, number)
+            self._core.loop.call_later(max(0.0, request.deadline_ms - now_ms) / 1000, self._is_late, number)
 
     def give_up(self, call: ReaderCall) -> None:
         """End a command whose client was already answered or has left."""
@@ -127,7 +128,7 @@ class Reader(asyncio.Protocol):
         patience = limits.READER_PATIENCE_SECONDS
         used, waited = cpu_seconds_of(self.process.pid) - cpu_began, monotonic() - began
         if used < patience and waited < _PATIENCE_WALL * patience:
-            self._pool.call_later(patience / 4, self._look, number, cpu_began, began)
+            self._core.loop.call_later(patience / 4, self._look, number, cpu_began, began)
             return
         if self.is_ready:  # the first of several such commands
             LOG.warning("a reader process is killed, since a command does not end in it")
@@ -180,9 +181,9 @@ class Readers:
     """All readers of one server. They run on the loop's thread."""
 
     def __init__(self, core: Core, count_max: int) -> None:
-        self._core = core
+        self.core = core
         self._count_max = count_max
-        self._readers: list[Reader] = []
+        self.readers: list[Reader] = []
         self._starting: set[asyncio.Task[None]] = set()
         self._start_at = 0.0  # no start before this time, because one has failed
         self._pending: deque[tuple[ReaderCall, Done]] = deque()  # calls that no reader can take yet
@@ -192,7 +193,7 @@ class Readers:
         core.store.file_listeners.append(self._file_replaced)
 
     def __iter__(self) -> Iterator[Reader]:
-        return iter(list(self._readers))
+        return iter(list(self.readers))
 
     # Called by the scheduler.
 
@@ -204,7 +205,7 @@ class Readers:
     def have_room(self) -> bool:
         """Return whether a reader can take a command that has used up its turn. If all are busy, start another one
         first."""
-        ready = [reader for reader in self._readers if reader.is_ready]
+        ready = [reader for reader in self.readers if reader.is_ready]
         if not all(reader.calls for reader in ready):
             return True
         return not self._start_another() and not self._starting and bool(ready)
@@ -218,7 +219,7 @@ class Readers:
             else:
                 _fail(call, done)
             return
-        ready = [reader for reader in self._readers if reader.is_ready]
+        ready = [reader for reader in self.readers if reader.is_ready]
         if ready:
             min(ready, key=lambda reader: len(reader.calls)).run(call, done)
         elif self._starting or self._start_another():
@@ -231,58 +232,31 @@ class Readers:
         if call.outcome is not None and call.outcome.cursor is not None and call.cursor is None:
             call.outcome.cursor.close()
         self._pending = deque(item for item in self._pending if item[0] is not call)
-        for reader in self._readers:
+        for reader in self.readers:
             reader.give_up(call)
 
     async def stop(self) -> None:
         """End all readers. The server is ending, and sends nothing more."""
-        self._core.store.transactions.wake_listeners.remove(self._woken)
+        self.core.store.transactions.wake_listeners.remove(self._woken)
         for task in self._starting:
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
         for reader in self:
             reader.kill()
-            await self._core.loop.run_in_executor(None, reader.process.wait)
+            await self.core.loop.run_in_executor(None, reader.process.wait)
 
     # Called by readers.
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The server's parameters."""
-        return self._core.engine.parameters
-
-    @property
-    def position(self) -> int:
-        """The position of the published state."""
-        return self._core.store.last_position
-
-    def shown_roles(self, client: ClientInfo) -> list[dict[str, Any]] | None:
-        """Return the value of `$$USER_ROLES` for a client; None if it has no roles."""
-        access: Access = self._core.engine.access
-        return access.shown_roles(client) or None
-
-    def now_ms(self) -> float:
-        """Return the engine's monotonic time."""
-        return self._core.engine.clock.monotonic_ms()
-
     def start_message(self) -> dict[str, Any]:
         """Return the server's settings that a reader needs."""
-        options, environment = self._core.options, self._core.store.environment
+        options, environment = self.core.options, self.core.store.environment
         return {
             "path": str(environment.path.absolute()), "numberBase": environment.number_base,
             "files": environment.files, "oplog": options.oplog, "mapBytes": options.map_bytes,
             "replicaSet": options.replica_set, "advertisedHost": options.advertised_host,
-            "counts": {str(number): count.documents for number, count in self._core.store.state.counts.items()},
-            "memoryBytesMax": max(self._core.engine.memory.bytes_max // self._count_max, limits.MEMORY_BYTES_LEAST),
+            "counts": {str(number): count.documents for number, count in self.core.store.state.counts.items()},
+            "memoryBytesMax": max(self.core.engine.memory.bytes_max // self._count_max, limits.MEMORY_BYTES_LEAST),
         }  # fmt: skip
-
-    def call_later(self, seconds: float, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function after some seconds."""
-        self._core.loop.call_later(seconds, function, *arguments)
-
-    def add(self, reader: Reader) -> None:
-        """Add a reader whose process was started."""
-        self._readers.append(reader)
 
     def ready(self) -> None:
         """Send the calls that wait for a reader to start."""
@@ -290,13 +264,9 @@ class Readers:
         for call, done in pending:
             self.send(call, done)
 
-    def note(self, what: str) -> None:
-        """Count an event in `metrics.readers` of serverStatus."""
-        self._core.engine.count(f"readers.{what}")
-
     def count(self, message: dict[str, Any]) -> None:
         """Add a reader's counts to the server's."""
-        engine, store = self._core.engine, self._core.store
+        engine, store = self.core.engine, self.core.store
         for name, count in message["metrics"].items():
             engine.count(name, count)
         store.uses.add(message["uses"])
@@ -307,11 +277,11 @@ class Readers:
         if number <= self._published():
             done()
         else:
-            self._core.store.transactions.awaited = True
+            self.core.store.transactions.awaited = True
             self._held.append((number, done))
 
     def _published(self) -> int:
-        kv = self._core.store.begin_read()
+        kv = self.core.store.begin_read()
         try:
             return kv.number
         finally:
@@ -324,23 +294,23 @@ class Readers:
                 self.after_commit(number, done)
 
     def _file_replaced(self) -> None:
-        environment = self._core.store.environment
+        environment = self.core.store.environment
         for reader in self:
             reader.send({"reopen": environment.number_base, "files": environment.files})
 
     def lost(self, reader: Reader) -> None:
         """Handle a reader that has ended: close its cursors, and give its commands to other readers."""
-        self._readers.remove(reader)
+        self.readers.remove(reader)
         if not reader.is_retired:
             reader.process.kill()
-        self._core.loop.run_in_executor(None, reader.process.wait)
-        if self._core.ending:
+        self.core.loop.run_in_executor(None, reader.process.wait)
+        if self.core.ending:
             return
         if not reader.is_retired:
             LOG.warning("a reader process has ended; %d commands ran in it", len(reader.calls))
-            self.note("lost")
-        self._core.store.environment.forget_dead_readers()
-        cursors = self._core.engine.cursors
+            self.core.engine.count("readers.lost")
+        self.core.store.environment.forget_dead_readers()
+        cursors = self.core.engine.cursors
         for cursor in cursors:
             if type(cursor) is ReaderCursor and cursor.host is reader:
                 cursor.host, cursor.is_lost = None, True
@@ -357,9 +327,9 @@ class Readers:
 
     def _start_another(self) -> bool:
         """Start a reader, unless there are enough. Return whether one is starting."""
-        if len(self._readers) + len(self._starting) >= self._count_max or monotonic() < self._start_at:
+        if len(self.readers) + len(self._starting) >= self._count_max or monotonic() < self._start_at:
             return False
-        task = self._core.loop.create_task(self._start())
+        task = self.core.loop.create_task(self._start())
         self._starting.add(task)
         task.add_done_callback(self._start_ended)
         return True
@@ -367,11 +337,11 @@ class Readers:
     def _start_ended(self, task: asyncio.Task[None]) -> None:
         """Send the calls that wait for a start: a reader may have ended as soon as it was ready."""
         self._starting.discard(task)
-        if not self._core.ending:
+        if not self.core.ending:
             self.ready()
 
     async def _start(self) -> None:
-        loop = self._core.loop
+        loop = self.core.loop
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -399,14 +369,14 @@ class Readers:
 
     def _retire(self) -> None:
         """End idle readers."""
-        used = {cursor.host for cursor in self._core.engine.cursors if type(cursor) is ReaderCursor}
+        used = {cursor.host for cursor in self.core.engine.cursors if type(cursor) is ReaderCursor}
         before = monotonic() - limits.READER_IDLE_SECONDS
         for reader in self:
             if not reader.calls and reader not in used and reader.idle_since <= before:
                 reader.retire()
         self._retires = None
-        if self._readers and not self._core.ending:
-            self._retires = self._core.loop.call_later(limits.READER_IDLE_SECONDS, self._retire)
+        if self.readers and not self.core.ending:
+            self._retires = self.core.loop.call_later(limits.READER_IDLE_SECONDS, self._retire)
 
 
 def _fail(call: ReaderCall, done: Done) -> None:
