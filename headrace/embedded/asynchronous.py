@@ -16,7 +16,7 @@ import inspect
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Generator, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial, wraps
 from queue import SimpleQueue
@@ -71,99 +71,6 @@ def _settle(future: asyncio.Future[Any], event: ChangeEvent | None, failure: Exc
         future.set_result(event)
     else:
         future.set_exception(failure)
-
-
-class AsyncClosing:
-    """An object that its `async with` closes."""
-
-    async def close(self) -> None:
-        """Close the object. A second call has no effect."""
-        raise NotImplementedError
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-
-class AsyncEmbeddedChangeStream(AsyncClosing):
-    """The stream that `watch` opens, for one task at a time.
-
-    Use `async for`, `await anext(stream)` or `await stream.next(timeout=...)`.
-    """
-
-    def __init__(self, stream: EmbeddedChangeStream, threads: Executor) -> None:
-        self._stream = stream
-        self._threads = threads
-        self._thread: _Reader | None = None
-        self._pending: asyncio.Future[ChangeEvent] | None = None
-
-    async def next(self, timeout: float | None = None) -> ChangeEvent:
-        """Wait for the next event and return it.
-
-        Raises `Timeout` after `timeout` seconds (None: never), `Closed`, `StreamInvalidated`, `HistoryLost`.
-        """
-        if self._stream._local.is_forked:
-            self._pending = None
-            return self._stream.next()  # raises, because the thread belongs to the parent
-        if self._pending is None:
-            event = self._stream._taken()
-            if event is not None:
-                return event
-            if self._thread is None:
-                self._thread = _Reader(self._stream)
-            self._pending = self._thread.next()
-        pending = self._pending
-        done, _ = await asyncio.wait((pending,), timeout=timeout)  # a timeout of `wait` does not cancel the future
-        if not done:
-            raise Timeout(f"no event within {timeout} s")
-        self._pending = None
-        return pending.result()
-
-    async def try_next(self) -> ChangeEvent | None:
-        """Return the next event if there is one, otherwise None."""
-        if self._pending is not None and not self._stream._local.is_forked:
-            return await self.next() if self._pending.done() else None
-        event = self._stream._taken()
-        if event is not None or self._stream.has_read_all:
-            return event
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._stream.try_next)
-
-    def __aiter__(self) -> AsyncIterator[ChangeEvent]:
-        return self
-
-    async def __anext__(self) -> ChangeEvent:
-        try:
-            return await self.next()
-        except (Closed, StreamInvalidated):
-            raise StopAsyncIteration from None
-
-    @property
-    def resume_token(self) -> Mapping[str, Any] | None:
-        """The token with which another stream resumes after the events that this stream has returned."""
-        return self._stream.resume_token
-
-    @property
-    def alive(self) -> bool:
-        """Whether more events may come."""
-        return self._pending is not None or self._stream.alive
-
-    def __del__(self) -> None:
-        self._stream._forget()
-        if self._thread is not None:
-            self._thread.end()
-
-    async def close(self) -> None:
-        """End the stream. A task that waits for its next event gets `Closed`, and an iteration ends.
-
-        A second call has no effect.
-        """
-        await asyncio.get_running_loop().run_in_executor(self._threads, self._stream.close)
-        if self._thread is not None:
-            self._thread.end()
 
 
 THREAD_COUNT_MAX: Final = 16
@@ -295,12 +202,98 @@ def _form_of(wrapped: type, at_once: Container[str] = ()) -> Callable[[type[Form
     return complete
 
 
-class _Closing(AsyncClosing, _Wrapper):
-    """An object whose `close` runs in a thread."""
+class _Closing(_Wrapper):
+    """An object whose `close` runs in a thread. Its `async with` closes it."""
 
     async def close(self) -> None:
-        """Close the object."""
+        """Close the object. A second call has no effect."""
         await self._call(self._wrapped.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncEmbeddedChangeStream(_Closing):
+    """The stream that `watch` opens, for one task at a time.
+
+    Use `async for`, `await anext(stream)` or `await stream.next(timeout=...)`.
+    """
+
+    _wrapped: EmbeddedChangeStream
+
+    def __init__(self, wrapped: EmbeddedChangeStream, threads: ThreadPoolExecutor) -> None:
+        super().__init__(wrapped, threads)
+        self._thread: _Reader | None = None
+        self._pending: asyncio.Future[ChangeEvent] | None = None
+
+    async def next(self, timeout: float | None = None) -> ChangeEvent:
+        """Wait for the next event and return it.
+
+        Raises `Timeout` after `timeout` seconds (None: never), `Closed`, `StreamInvalidated`, `HistoryLost`.
+        """
+        if self._wrapped._local.is_forked:
+            self._pending = None
+            return self._wrapped.next()  # raises, because the thread belongs to the parent
+        if self._pending is None:
+            event = self._wrapped._taken()
+            if event is not None:
+                return event
+            if self._thread is None:
+                self._thread = _Reader(self._wrapped)
+            self._pending = self._thread.next()
+        pending = self._pending
+        done, _ = await asyncio.wait((pending,), timeout=timeout)  # a timeout of `wait` does not cancel the future
+        if not done:
+            raise Timeout(f"no event within {timeout} s")
+        self._pending = None
+        return pending.result()
+
+    async def try_next(self) -> ChangeEvent | None:
+        """Return the next event if there is one, otherwise None."""
+        if self._pending is not None and not self._wrapped._local.is_forked:
+            return await self.next() if self._pending.done() else None
+        event = self._wrapped._taken()
+        if event is not None or self._wrapped.has_read_all:
+            return event
+        return await self._call(self._wrapped.try_next)  # type: ignore[no-any-return]
+
+    def __aiter__(self) -> AsyncIterator[ChangeEvent]:
+        return self
+
+    async def __anext__(self) -> ChangeEvent:
+        try:
+            return await self.next()
+        except (Closed, StreamInvalidated):
+            raise StopAsyncIteration from None
+
+    @property
+    def resume_token(self) -> Mapping[str, Any] | None:
+        """The token with which another stream resumes after the events that this stream has returned."""
+        return self._wrapped.resume_token
+
+    @property
+    def alive(self) -> bool:
+        """Whether more events may come."""
+        return self._pending is not None or self._wrapped.alive
+
+    def __del__(self) -> None:
+        self._wrapped._forget()
+        if self._thread is not None:
+            self._thread.end()
+
+    async def close(self) -> None:
+        """End the stream. A task that waits for its next event gets `Closed`, and an iteration ends.
+
+        A second call has no effect.
+        """
+        await super().close()
+        if self._thread is not None:
+            self._thread.end()
 
 
 @_form_of(EmbeddedCommandCursor)
