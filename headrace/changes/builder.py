@@ -17,7 +17,7 @@ from headrace import limits
 from headrace.changes import command_events, document_events, split
 from headrace.changes.draft import Draft
 from headrace.changes.entry import DecodedEntry, EntryLookup
-from headrace.changes.event import Event, IncompleteEvents
+from headrace.changes.event import Event, Item, renewed
 from headrace.changes.full_document import ImageLookup
 from headrace.changes.operation import Head, Operation
 from headrace.changes.resume import TOKEN_VERSION, ResumeGuard
@@ -60,36 +60,43 @@ class EventBuilder:
         self._plain = not (pipeline.header or pipeline.early or pipeline.late or pipeline.changes)
         self._rules: dict[Head, HeadRule] = {}
 
-    def build(self, entry: DecodedEntry, guard: ResumeGuard | None = None) -> list[Event]:
+    def build(self, entry: DecodedEntry, guard: ResumeGuard | None = None) -> list[Item]:
         """Return the stream's events of this entry, in order; mostly none or one.
 
-        `guard` belongs to a single stream until it is settled. Raises `CommandError` if an event cannot be built (280,
-        47, 10334, 286, and errors of the client's expressions), or `IncompleteEvents` if other events of the same entry
-        come before it.
+        If an event cannot be built, its error is the last item (280, 47, 10334, 286, and errors of the client's
+        expressions). `guard` belongs to a single stream until it is settled.
         """
-        return self._build(entry.operations(self._history), guard)
+        try:
+            operations = entry.operations(self._history)
+        except CommandError as error:
+            return [renewed(error)]
+        return self._build(operations, guard)
 
-    def build_in_pieces(self, entry: DecodedEntry, guard: ResumeGuard | None = None) -> Iterator[list[Event]]:
-        """Yield the events of `build`, of some operations at a time, and raise its errors."""
-        for operations in entry.pieces(self._history):
-            yield self._build(operations, guard)
+    def build_in_pieces(self, entry: DecodedEntry, guard: ResumeGuard | None = None) -> Iterator[list[Item]]:
+        """Yield the items of `build`, of some operations at a time."""
+        try:
+            for operations in entry.pieces(self._history):
+                items = self._build(operations, guard)
+                yield items
+                if items and isinstance(items[-1], CommandError):
+                    return
+        except CommandError as error:
+            yield [renewed(error)]
 
-    def _build(self, operations: Iterable[Operation], guard: ResumeGuard | None) -> list[Event]:
-        events: list[Event] = []
+    def _build(self, operations: Iterable[Operation], guard: ResumeGuard | None) -> list[Item]:
+        items: list[Item] = []
         guarded = guard is not None and not guard.settled
         try:
             for operation in operations:
                 if guarded:
                     assert guard is not None
-                    self._build_guarded(operation, guard, events)
-                elif not self._fast_path(operation, events):
+                    self._build_guarded(operation, guard, items)
+                elif not self._fast_path(operation, items):
                     for draft in self._drafts(operation, TOKEN_VERSION):
-                        self._add(draft, events, head_matched=True)
+                        self._add(draft, items, head_matched=True)
         except CommandError as error:
-            if events:
-                raise IncompleteEvents(error, events) from error
-            raise
-        return events
+            items.append(renewed(error))
+        return items
 
     @property
     def plain(self) -> bool:
@@ -122,7 +129,7 @@ class EventBuilder:
 
     # Operations to drafts.
 
-    def _fast_path(self, operation: Operation, events: list[Event]) -> bool:
+    def _fast_path(self, operation: Operation, items: list[Item]) -> bool:
         """Decide on a changed document without a draft, if possible. Return False to continue with the drafts.
 
         With False, the conditions on the head or the header alone are met.
@@ -142,7 +149,7 @@ class EventBuilder:
             event = document_events.event(operation, self._shape) if shared is None else shared
             if event is None or (self._spec.split and _must_split(event)):
                 return False
-            events.append(shared or self._share(operation, event))
+            items.append(shared or self._share(operation, event))
             return True
         header = self._pipeline.header
         return bool(header) and not passes(header, document_events.header(operation))
@@ -169,23 +176,23 @@ class EventBuilder:
         if invalidate is not None:
             yield invalidate
 
-    def _build_guarded(self, operation: Operation, guard: ResumeGuard, events: list[Event]) -> None:
+    def _build_guarded(self, operation: Operation, guard: ResumeGuard, items: list[Item]) -> None:
         """Build the events of an operation for the single stream of this guard."""
         drafts = self._drafts(operation, guard.version_at(operation.position, operation.index))
         for draft, fragment in guard.filter(drafts):
             if fragment is None:
-                self._add(draft, events, head_matched=False)
+                self._add(draft, items, head_matched=False)
             else:
-                self._add_fragments_after(draft, fragment, guard.client_token, events)
+                self._add_fragments_after(draft, fragment, guard.client_token, items)
 
     # Drafts to events.
 
-    def _add(self, draft: Draft, events: list[Event], *, head_matched: bool) -> None:
+    def _add(self, draft: Draft, items: list[Item], *, head_matched: bool) -> None:
         """Add the event of a draft if the conditions are met. An invalidate closes the stream even if it is hidden."""
         if self._matches(draft, head_matched):
-            self._finish(draft, events)
+            self._finish(draft, items)
         elif draft.kind == "invalidate":
-            events.append(Event(draft.token, draft.token_document, draft.operation.position, None, True))
+            items.append(Event(draft.token, draft.token_document, draft.operation.position, None, True))
 
     def _matches(self, draft: Draft, head_matched: bool) -> bool:
         """Return whether the conditions are met. `head_matched`: the conditions on a changed document's header are
@@ -198,23 +205,23 @@ class EventBuilder:
             return False
         return not pipeline.late or passes(pipeline.late, draft.final_fields(self._lookup))
 
-    def _finish(self, draft: Draft, events: list[Event]) -> None:
+    def _finish(self, draft: Draft, items: list[Item]) -> None:
         """Add the event of a draft that met all conditions."""
         operation, closes = draft.operation, draft.kind == "invalidate"
         unchanged = draft.shared and not self._pipeline.changes and not self._spec.split
         if unchanged and (shared := shared_event(operation, self._shape)) is not None:
-            events.append(shared)
+            items.append(shared)
             return
         document = self._document(draft)
         if document is None and not closes:
             return
         if document is not None and self._spec.split and split.must_split(document, draft.token_document):
-            events += _as_events(draft, split.fragments(document, draft.fragment_token, self._count))
+            items += _as_events(draft, split.fragments(document, draft.fragment_token, self._count))
             return
         if document is not None and len(document) > limits.INTERNAL_DOCUMENT_BYTES_MAX and not self._spec.unbounded:
             raise self._too_large(document)
         event = Event(draft.token, draft.token_document, operation.position, document, closes)
-        events.append(self._share(operation, event) if unchanged else event)
+        items.append(self._share(operation, event) if unchanged else event)
 
     def _document(self, draft: Draft) -> bytes | None:
         """Return the event after the client's stages, or None if they dropped it."""
@@ -222,7 +229,7 @@ class EventBuilder:
             return draft.final(self._lookup)
         return self._pipeline.run(draft.final_fields(self._lookup))
 
-    def _add_fragments_after(self, draft: Draft, fragment: int, client_token: str, events: list[Event]) -> None:
+    def _add_fragments_after(self, draft: Draft, fragment: int, client_token: str, items: list[Item]) -> None:
         """Add the event's fragments after the last one that the client has seen."""
         if not passes(self._pipeline.tests, draft.final_fields(self._lookup)):
             return
@@ -231,7 +238,7 @@ class EventBuilder:
             return
         large = split.must_split(document, draft.token_document)
         fragments = split.fragments(document, draft.fragment_token, self._count) if large else []
-        events += _as_events(draft, split.after_fragment(fragments, fragment, client_token))
+        items += _as_events(draft, split.after_fragment(fragments, fragment, client_token))
 
     def _share(self, operation: Operation, event: Event) -> Event:
         """Check the event and store it with its operation, for the next stream of this shape; return it."""

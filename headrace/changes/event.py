@@ -1,4 +1,4 @@
-"""One event of a stream, ready to be sent. A named tuple is the fastest immutable object to make."""
+"""One event of a stream, ready to be sent, or the error of an event that cannot be built."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from headrace.errors import CommandError
 
 
 class Event(NamedTuple):
-    """One event of a stream, after its pipeline. Any number of streams may share it."""
+    """One event of a stream, after its pipeline. Any number of streams may share it. A named tuple is the fastest
+    immutable object to make."""
 
     token: str
     """The resume token as text. Tokens sort as text in the order of events."""
@@ -23,10 +24,10 @@ class Event(NamedTuple):
     """Whether it is an invalidate: the stream ends here, and `token_document` is its last postBatchResumeToken."""
 
 
-class IncompleteEvents(CommandError):
-    """An event of an entry cannot be built. Holds the error and the events before it."""
+Item = Event | CommandError
 
-    def __init__(self, error: CommandError, events: list[Event]) -> None:
-        super().__init__(error.code, error.message, labels=error.labels, extra=error.extra)
-        self.events = events
-        """The events to return before the error."""
+
+def renewed(error: CommandError) -> CommandError:
+    """Return a copy of an error without its traceback, whose frames refer to the feed. The cycle would wait for the
+    garbage collector."""
+    return CommandError(error.code, error.message, labels=error.labels, extra=error.extra)

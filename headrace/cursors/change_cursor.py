@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from headrace import limits
 from headrace.changes.builder import EventBuilder
 from headrace.changes.entry import DecodedEntry
-from headrace.changes.event import Event, IncompleteEvents
+from headrace.changes.event import Event, Item
 from headrace.changes.plain_events import PlainEvents
 from headrace.changes.resume import ResumeGuard, not_found
 from headrace.changes.stream import Scope, ScopeKind, StreamSpec
@@ -133,9 +133,7 @@ class ChangeCursor:
         """Whether the stream has ended, or was closed."""
         self._guard = ResumeGuard(spec) if spec.resume is not None else None
         last = source.store.last_position
-        self._rest: tuple[int, Iterator[Event | CommandError | None]] | None = (
-            None  # the rest of the entry at this position
-        )
+        self._rest: tuple[int, Iterator[Item | None]] | None = None  # the rest of the entry at this position
         self.token = spec.first_token(last + 1)
         """The raw document of the resume token."""
         self.position = int(decode(self.token)["_data"][2:18], 16)
@@ -333,34 +331,21 @@ class ChangeCursor:
         self._reached_end(view)
         return True
 
-    def _items_of(self, position: int, raw: bytes) -> Iterator[Event | CommandError | None]:
+    def _items_of(self, position: int, raw: bytes) -> Iterator[Item | None]:
         """Return the events of an entry, followed by an error if not all can be built. A long entry is built in pieces,
         with None after each, and continues where the last batch ended."""
         rest, self._rest = self._rest, None
         if rest is not None and rest[0] == position:
             return rest[1]
         entry = DecodedEntry(raw)
-        if entry.may_be_long:
-            return self._built_in_pieces(entry)
-        try:
-            return iter(self._builder.build(entry, self._guard))
-        except IncompleteEvents as error:
-            return iter((*error.events, error))
-        except CommandError as error:
-            return iter((error,))
+        return self._built_in_pieces(entry) if entry.may_be_long else iter(self._builder.build(entry, self._guard))
 
-    def _built_in_pieces(self, entry: DecodedEntry) -> Iterator[Event | CommandError | None]:
-        try:
-            for events in self._builder.build_in_pieces(entry, self._guard):
-                yield from events
-                yield None
-        except IncompleteEvents as error:
-            yield from error.events
-            yield error
-        except CommandError as error:
-            yield error
+    def _built_in_pieces(self, entry: DecodedEntry) -> Iterator[Item | None]:
+        for items in self._builder.build_in_pieces(entry, self._guard):
+            yield from items
+            yield None
 
-    def _retain(self, position: int, items: Iterator[Event | CommandError | None]) -> None:
+    def _retain(self, position: int, items: Iterator[Item | None]) -> None:
         """Let the next batch begin in the middle of this entry."""
         self._read_from = position
         self._rest = position, items

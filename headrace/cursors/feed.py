@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.changes.entry import DecodedEntry
-from headrace.changes.event import Event, IncompleteEvents
+from headrace.changes.event import Event, Item, renewed
 from headrace.changes.stream import mark_document
 from headrace.errors import CommandError
 from headrace.memory_budget import Account
@@ -92,9 +92,6 @@ class Batch:
         readers use it while the last commit has that position."""
 
 
-Item = Event | CommandError
-
-
 class Feed:
     """Built events of one `EventBuilder`, numbered from the feed's creation, and the entries that follow them."""
 
@@ -117,7 +114,7 @@ class Feed:
         self._added = 0  # the number of all entries that were added
         self._items: list[Item] = []
         self._bytes = 0
-        self._pieces: Iterator[list[Event]] | None = None  # the rest of a long entry, the first unread one
+        self._pieces: Iterator[list[Item]] | None = None  # the rest of a long entry, the first unread one
         self._account: Account | None = None  # opened when there are items to count
         self._batches: dict[tuple[int, int, int], Batch] = {}  # recent batches, by (first, count, position)
         self._aged = 0  # the end at the last `forget_aged`
@@ -158,7 +155,7 @@ class Feed:
             self._batches.clear()
         run = self._unread[0]
         if self.unread_count == 1 and self._pieces is None and not run.items[self._at].may_be_long:
-            self._add_events(self._built_at_once(run.items[self._at]))
+            self._add_events(self.builder.build(run.items[self._at]))
             self._next_entry()
         else:
             self._build(clock_ms)
@@ -215,28 +212,12 @@ class Feed:
         more."""
         if self._pieces is None:
             if not entry.may_be_long:
-                return self._built_at_once(entry)
+                return self.builder.build(entry)
             self._pieces = self.builder.build_in_pieces(entry)
-        try:
-            events = next(self._pieces, None)
-            if events is None:
-                self._pieces = None
-            return events or ()
-        except IncompleteEvents as error:
+        items = next(self._pieces, None)
+        if items is None:
             self._pieces = None
-            return [*error.events, _renewed(error)]
-        except CommandError as error:
-            self._pieces = None
-            return [_renewed(error)]
-
-    def _built_at_once(self, entry: DecodedEntry) -> Sequence[Item]:
-        """Return the events of an entry that is not long."""
-        try:
-            return self.builder.build(entry)
-        except IncompleteEvents as error:
-            return [*error.events, _renewed(error)]
-        except CommandError as error:
-            return [_renewed(error)]
+        return items or ()
 
     def _count(self) -> None:
         if self._account is None:
@@ -302,7 +283,7 @@ class Feed:
         at = first - self.start
         failed = items[at]
         if isinstance(failed, CommandError):
-            raise _renewed(failed)
+            raise renewed(failed)
         documents: list[bytes] = []
         size, last = 0, failed
         for item in items[at:]:
@@ -331,12 +312,6 @@ class Feed:
         """Give its memory back."""
         if self._account is not None:
             self._account.close()
-
-
-def _renewed(error: CommandError) -> CommandError:
-    """Return a copy of an error without its traceback, whose frames refer to the feed. The cycle would wait for the
-    garbage collector."""
-    return CommandError(error.code, error.message, labels=error.labels, extra=error.extra)
 
 
 def _size(item: Item) -> int:

@@ -12,7 +12,6 @@ from typing import Final
 from headrace import limits
 from headrace.changes.builder import EventBuilder
 from headrace.changes.entry import DecodedEntry
-from headrace.changes.event import Event, IncompleteEvents
 from headrace.changes.row_collector import Entry, ReadBounds, RowCollector
 from headrace.changes.stream import StreamSpec
 from headrace.cursors.change_cursor import ChangeCursor, ViewSource, check_read
@@ -88,8 +87,12 @@ class RowCursor(ChangeCursor):
 
     def _take(self, raw: bytes, until: str | None, past: bool) -> bool:
         """Take the events of an entry, which may be past the end. Return whether there is more to take."""
-        events, failure = ([], None) if past else self._built(raw)
-        for event in events:
+        items = [] if past else self._builder.build(DecodedEntry(raw), self._guard)
+        failure = None
+        for event in items:
+            if isinstance(event, CommandError):
+                failure = event
+                break
             past = until is not None and event.token > until
             if past or (event.document is not None and not self._taker.add(event.document)):
                 break
@@ -102,15 +105,6 @@ class RowCursor(ChangeCursor):
         elif failure is not None and not self.moved:
             raise failure
         return not (past or failure or self._taker.full)
-
-    def _built(self, raw: bytes) -> tuple[list[Event], CommandError | None]:
-        """Return the events of an entry, and the error that follows them if not all can be built."""
-        try:
-            return self._builder.build(DecodedEntry(raw), self._guard), None
-        except IncompleteEvents as error:
-            return error.events, error
-        except CommandError as error:
-            return [], error
 
     def _is_late(self, position: int) -> bool:
         self._looked_at += _LOOK + 1

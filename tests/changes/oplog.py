@@ -12,6 +12,7 @@ from headrace.changes.entry import DecodedEntry
 from headrace.changes.event import Event
 from headrace.changes.resume import ResumeGuard
 from headrace.changes.stream import StreamSpec, parse_stream
+from headrace.errors import CommandError
 from headrace.values.bson import decode, encode
 from headrace.values.position import from_timestamp
 
@@ -131,11 +132,14 @@ def stream(scope: str = "collection", *stages: dict[str, Any], **options: Any) -
 
 
 def events_in(spec: StreamSpec, *entries: bytes, lookup: Any = None, history: Any = None) -> list[Event]:
-    """Return the stream's events of these entries: until it is closed, and from its resume point on."""
+    """Return the stream's events of these entries: until it is closed, and from its resume point on. Raise the error
+    of an event that cannot be built."""
     builder, guard = EventBuilder(spec, lookup or Documents(), history), ResumeGuard(spec)
     events: list[Event] = []
     for data in entries:
         for event in builder.build(DecodedEntry(data), None if guard.settled else guard):
+            if isinstance(event, CommandError):
+                raise event
             events.append(event)
             if event.closes:
                 return events

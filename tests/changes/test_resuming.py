@@ -10,6 +10,7 @@ from bson import Int64, Timestamp
 
 from headrace.changes.builder import EventBuilder
 from headrace.changes.entry import DecodedEntry
+from headrace.changes.event import Event
 from headrace.changes.resume import ResumeGuard
 from headrace.errors import CommandError
 from headrace.values.bson import decode
@@ -200,12 +201,9 @@ def test_tokens_sort_as_the_events_come(seed: int) -> None:
 
 
 def test_events_before_one_that_cannot_be_built_are_returned() -> None:
-    from headrace.changes.event import IncompleteEvents
-
     data = transaction(inside("i", {"_id": 1}, {"_id": 1}), inside("d", {"_id": 1}))
     builder = EventBuilder(stream(fullDocumentBeforeChange="required"), Documents())
-    with pytest.raises(IncompleteEvents) as caught:
-        builder.build(DecodedEntry(data))
-    assert caught.value.code == 47
-    assert [document["operationType"] for document in documents(caught.value.events)] == ["insert"]
-    assert "txnNumber: 7" in caught.value.message
+    event, error = builder.build(DecodedEntry(data))
+    assert isinstance(event, Event) and isinstance(error, CommandError)
+    assert [document["operationType"] for document in documents([event])] == ["insert"]
+    assert error.code == 47 and "txnNumber: 7" in error.message
