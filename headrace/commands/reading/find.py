@@ -13,8 +13,8 @@ from bson import Int64, ObjectId
 from headrace import limits
 from headrace.changes.stream import INTERNAL_DATABASES
 from headrace.clock import monotonic
-from headrace.cursors.document_cursor import DocumentCursor
 from headrace.cursors.collection_scan import Matching, Projected, Skipping, TailableScan
+from headrace.cursors.document_cursor import DocumentCursor
 from headrace.dispatch import reply
 from headrace.dispatch.arguments import Field, Fields, number, without_effect
 from headrace.dispatch.command import Command
