@@ -383,15 +383,15 @@ class LocalWrites(GroupCommitter[Group, Queued, QueuedWrite]):
                     self.gate.leave()
                 if write.turn is None:
                     return write.answer  # type: ignore[no-any-return]
-                self._between(write.caller, write.request, write.turn)
+                self._between(write, write.turn)
         finally:
             if write.turn is not None:
                 with self._local.lock:
                     write.caller.turns.abandon(write.turn)
 
-    def _between(self, caller: Caller, request: Request, turn: Turn) -> None:
+    def _between(self, write: QueuedWrite, turn: Turn) -> None:
         """Wait until a paused write may resume: after a pause for other threads, or when what it waits for is ready."""
-        local, holder = self._local, turn.waits_for
+        local, request, holder = self._local, write.request, turn.waits_for
         if holder is None and local.engine.write_lock.count:
             holder = local.engine.write_lock
         if holder is None:
@@ -401,20 +401,17 @@ class LocalWrites(GroupCommitter[Group, Queued, QueuedWrite]):
         else:
             local.enter()
             try:
-                if not holder.over() and turn.interruption is None:
+                if not holder.over() and not write.interruptions:  # otherwise it was killed during the commit
                     left_ms = float(limits.AWAIT_MS_MAX)
                     if request.deadline_ms is not None:
                         left_ms = max(0.0, request.deadline_ms - local.engine.clock.monotonic_ms() + 1.0)
-                    self._wait_for(caller, request, turn, Wait(left_ms, holder.key, over=holder.over))
+                    request.wait_until_ms = None
+                    try:
+                        local.parked.wait(write.caller, request, Wait(left_ms, holder.key, over=holder.over))
+                    except Interrupted as error:
+                        write.end(error)
+                    request.time_is_up = False
             finally:
                 local.lock.release()
         if local.unusable is not None:
-            turn.interruption = Interrupted(11600, "interrupted at shutdown")
-
-    def _wait_for(self, caller: Caller, request: Request, turn: Turn, wait: Wait) -> None:
-        request.wait_until_ms = None
-        try:
-            self._local.parked.wait(caller, request, wait)
-        except Interrupted as error:
-            turn.interruption = error
-        request.time_is_up = False
+            write.end(Interrupted(11600, "interrupted at shutdown"))

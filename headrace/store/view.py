@@ -221,7 +221,7 @@ class View:
         for a record.
         """
         if not (index.unique or backward):
-            return self.index_ranges(index, [(low, high)])
+            return View.index_ranges(self, index, [(low, high)])  # a subclass counts the keys of `index_keys`
         return self._entries_of(index, low, high, backward=backward)
 
     def _entries_of(self, index: Index, low: bytes, high: bytes, *, backward: bool) -> Iterator[tuple[bytes, bytes]]:
