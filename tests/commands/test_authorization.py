@@ -13,7 +13,7 @@ from headrace.dispatch.request import ClientInfo
 from headrace.dispatch.wait import Wait
 from headrace.testing.driven import DrivenServer
 from headrace.thread_calls import ThreadCall
-from headrace.turns import Turns
+from headrace.turns import Turn, Turns
 from headrace.values.bson import decode
 from tests.users import Users, shop_users
 
@@ -91,10 +91,12 @@ def test_of_two_whose_passwords_are_computed_at_once_one_is_the_first() -> None:
         store.commit(txn)
         assert all(type(turn.waits_for) is ThreadCall for turn in paused)
         codes = []
-        for turn in paused:
-            txn = store.begin()
-            codes.append(decode(turns.resume(turn, txn)).get("code"))
-            store.commit(txn)
+        for answer in paused:
+            while type(answer) is Turn:
+                txn = store.begin()
+                answer = turns.resume(answer, txn)
+                store.commit(txn)
+            codes.append(decode(answer).get("code"))
         assert codes == [None, 13]
 
 
