@@ -28,8 +28,7 @@ from headrace.query.collation import parse_collation
 from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.query.stages.stage import Stage
 from headrace.values import position
-from headrace.values.bson import encode, type_name
-from headrace.values.bson.to_string import to_string
+from headrace.values.bson import encode, to_string, type_name
 from headrace.values.position import Position
 from headrace.values.token import ResumeToken, decode_token, high_water_mark
 

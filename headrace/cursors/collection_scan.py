@@ -17,7 +17,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.query.expansion import encoded
+from headrace.query.operation_memory import encoded
 from headrace.running_command import examined, holds_chunk
 from headrace.store.catalog import Collection
 from headrace.store.view import LEFT_OUT, View

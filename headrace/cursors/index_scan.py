@@ -22,7 +22,7 @@ from headrace.errors import CommandError
 from headrace.running_command import examined
 from headrace.store.catalog import Collection, Index
 from headrace.store.view import LEFT_OUT, Skip, View, id_bounds
-from headrace.values.keystring import decode_value
+from headrace.values.keystring.decoding import decode_value
 
 RECORD_BYTES: Final = 64
 """The approximate memory of a remembered record, in bytes."""

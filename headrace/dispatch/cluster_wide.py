@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.auth.privileges import CLUSTER
-from headrace.changes.scope import INTERNAL_DATABASES
+from headrace.changes.stream import INTERNAL_DATABASES
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait

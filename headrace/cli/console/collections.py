@@ -9,7 +9,7 @@ from typing import Any, Final
 from bson import json_util
 from pymongo.errors import OperationFailure
 
-from headrace.changes.scope import INTERNAL_DATABASES
+from headrace.changes.stream import INTERNAL_DATABASES
 from headrace.cli.arguments import Failed
 from headrace.cli.connection import Client, split_namespace
 from headrace.cli.tail.start import json_object, json_of

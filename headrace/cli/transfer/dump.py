@@ -20,7 +20,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import ConfigurationError, OperationFailure
 
-from headrace.changes.scope import INTERNAL_DATABASES
+from headrace.changes.stream import INTERNAL_DATABASES
 from headrace.cli.arguments import Failed
 from headrace.cli.progress import progress
 from headrace.cli.transfer import counted

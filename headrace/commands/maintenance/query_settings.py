@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.changes.scope import INTERNAL_DATABASES
+from headrace.changes.stream import INTERNAL_DATABASES
 from headrace.dispatch.arguments import (
     Field,
     Fields,
