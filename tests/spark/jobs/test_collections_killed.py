@@ -201,7 +201,7 @@ class CollectionsJob:
 
 @pytest.mark.parametrize("seed", [int(os.environ.get("HEADRACE_SEED") or 7)])
 def test_twenty_collections_are_right_after_each_kind_of_kill(tmp_path: Path, seed: int) -> None:
-    """Takes two to four minutes: Spark is started five times, and each batch writes forty tables."""
+    """Takes two to four minutes: Spark is started four times, and each batch writes forty tables."""
     job = CollectionsJob(tmp_path, seed)
     try:
         with writers(job.server.uri, 2) as done:

@@ -141,18 +141,18 @@ def rows_of(path: Path, server: str) -> list[dict[str, Any]]:
 
 
 def test_both_servers_collections_are_right_after_each_kind_of_kill(tmp_path: Path) -> None:
-    """Takes one to two minutes: Spark is started five times."""
+    """Takes one to two minutes: Spark is started four times."""
     kill_again_and_again(tmp_path, len(KINDS))
 
 
 @pytest.mark.soak
 def test_both_servers_collections_are_right_after_many_kills(tmp_path: Path) -> None:
-    """Takes several minutes: Spark is started 21 times."""
+    """Takes several minutes: Spark is started 16 times."""
     kill_again_and_again(tmp_path, 5 * len(KINDS))
 
 
 def test_several_collections_of_both_servers_are_right_after_each_kind_of_kill(tmp_path: Path) -> None:
-    """Takes one to two minutes: Spark is started five times."""
+    """Takes one to two minutes: Spark is started four times."""
     kill_again_and_again(tmp_path, len(KINDS), several=True)
 
 
