@@ -12,5 +12,5 @@ from tests.conformance.test_recorded import FOLDER
 @pytest.mark.parametrize("seed", [1, 2])
 def test_mutated_commands_get_results_or_errors_of_mongodb(seed: int) -> None:
     fuzz = Fuzz(seed, FOLDER)
-    fuzz.run(60_000)
+    fuzz.run(30_000)
     assert not fuzz.problems()

@@ -21,6 +21,7 @@ from headrace.spark.jobs.job_file import read_job
 from headrace.spark.jobs.run_reports import read_state
 from headrace.spark.session import interrupts
 from headrace.spark.sinks.folding_sink import mirror_sink
+from tests.spark.support.distribution import java_options
 
 PROGRAM = Path(__file__).with_name("interrupted.py")
 JOB = """
@@ -80,16 +81,16 @@ def shown(errors: str) -> re.Match[str] | None:
     return SHOWN.search(LEFT.sub("", errors))
 
 
-def started(command: list[str]) -> subprocess.Popen[str]:
+def started(command: list[str], **environ: str) -> subprocess.Popen[str]:
     """Python with these arguments, in a process group of its own."""
     command = [sys.executable, "-c", TERMINAL, sys.executable, *command]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, **pipes, text=True, start_new_session=True)
+    return subprocess.Popen(command, **pipes, env=os.environ | environ, text=True, start_new_session=True)
 
 
-def interrupted(command: list[str], server: Any, until: str) -> tuple[int, str]:
+def interrupted(command: list[str], server: Any, until: str, **environ: str) -> tuple[int, str]:
     """Ctrl-C at a terminal, amid batches: SIGINT for the whole process group. The exit status, and standard error."""
-    with started(command) as process:
+    with started(command, **environ) as process:
         assert process.stdout and process.stderr
         seen: set[str] = set()
 
@@ -124,7 +125,10 @@ def test_a_job_finishes_its_batch_and_says_that_it_was_stopped(server: Any, tmp_
 @pytest.mark.spark
 @pytest.mark.parametrize("made_by", ["headrace", "builder"])
 def test_a_program_is_interrupted_as_python_is(server: Any, tmp_path: Path, made_by: str) -> None:
-    status, errors = interrupted([str(PROGRAM), server.uri, str(tmp_path), made_by], server, r"^batch (\d+)$")
+    # A JVM of PySpark's own starts as soon as Headrace's with these.
+    environ = {"JDK_JAVA_OPTIONS": java_options()} if made_by == "builder" else {}
+    command = [str(PROGRAM), server.uri, str(tmp_path), made_by]
+    status, errors = interrupted(command, server, r"^batch (\d+)$", **environ)
     assert status == -signal.SIGINT
     print(errors)
     assert errors.rstrip().endswith("KeyboardInterrupt") and "reentrant call" not in errors

@@ -140,7 +140,7 @@ def run_and_refused(spark: SparkSession, kind: str, folder: Path) -> None:
         for name in ("orders", "fs.files"):
             db[name].insert_many([{"_id": number, "n": 0} for number in range(9)])
         job = job_of(server.uri, kind, folder)
-        run(job)
+        run_job(job, report=lambda _: None)
         assert tables(job) == [f"{sink}_{name}" for sink in KINDS for name in ("fs_files", "orders")]
         assert rows(f"{shop}.mirror_fs_files").count() == 9
         properties = spark.sql(f"SHOW TBLPROPERTIES {shop}.mirror_orders").collect()

@@ -39,6 +39,12 @@ def equal(job: Job) -> None:
     assert [result.equal for result in results] == [True] * 3, results
 
 
+def count(spark: SparkSession, kind: str, condition: str) -> int:
+    """The rows of a table now: this session has the table as it last read it, and the job's sessions commit to it."""
+    spark.sql(f"REFRESH TABLE lake.alone.{kind}")
+    return spark.table(f"lake.alone.{kind}").where(condition).count()
+
+
 def main(spark: SparkSession, kind: str, folder: Path, _: list[str]) -> None:
     assert kind == "iceberg"
     create = {
@@ -57,8 +63,7 @@ def main(spark: SparkSession, kind: str, folder: Path, _: list[str]) -> None:
         orders.delete_many({"_id": {"$gt": 25}})
         run_job(job, report=lambda _: None)
         equal(job)
-        spark.sql("REFRESH TABLE lake.alone.history")  # which this session may have cached
-        assert spark.table("lake.alone.history").where("not `current`").count() == 14
+        assert count(spark, "history", "not `current`") == 14
         assert any("sink changes lake.alone.changes: batch" in line for line in lines_of(job_status(job)))
         # Five commits have five files, which are joined by hand or at a run's end; the job goes on behind that.
         lines: list[str] = []
@@ -75,7 +80,7 @@ def main(spark: SparkSession, kind: str, folder: Path, _: list[str]) -> None:
         orders.insert_one({"_id": 100, "n": 0})
         run_job(job, report=lambda _: None)
         equal(job)
-        assert spark.table("lake.alone.changes").where("operationType = 'snapshotBegin'").count() == 2
+        assert count(spark, "changes", "operationType = 'snapshotBegin'") == 2
         spark.sql("DROP TABLE lake.alone.history")
         spark.sql(create["history"])
         with pytest.raises(TableGone, match=r"history lake\.alone\.history is gone"):

