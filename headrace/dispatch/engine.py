@@ -40,6 +40,8 @@ from headrace.dispatch.access import Access
 from headrace.dispatch.command import Command
 from headrace.dispatch.concerns import read_concern, write_concern
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.duplicate_names import COMMANDS as NAMING_COMMANDS
+from headrace.dispatch.duplicate_names import with_every_name
 from headrace.dispatch.namespaces import COLLECTION_UUID, with_expected_uuid
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.profiling.profiler import Profiler
@@ -186,6 +188,8 @@ class Engine:
         if body.get("apiStrict") is True:
             api_version.check_name(request)
         if repeated is None:
+            if request.raw and request.name in NAMING_COMMANDS:
+                body = request.body = with_every_name(request.raw, body)
             command.arguments.check(command.name, body)
         if "writeConcern" in body and not self.store.oplog_enabled:
             write_concern.require_members(body["writeConcern"] or {})

@@ -251,5 +251,7 @@ def expected_namespaces_of(request: Request) -> list[tuple[str, bytes | None]]:
         if not database or not name:
             shown = info["ns"] if name else info["ns"].removesuffix(".")
             raise CommandError(73, f"Invalid namespace specified for bulkWrite: '{shown}'")
+        if "$" in name:
+            raise CommandError(73, f"Invalid collection name: {name}")
         namespaces.append((check_namespace(info["ns"]), COLLECTION_UUID.of(info)))
     return namespaces

@@ -31,7 +31,6 @@ from headrace.execution.pipelines import run_pipeline_on, with_view
 from headrace.execution.plan import check_hint
 from headrace.execution.sources import resolve
 from headrace.execution.time_series import is_of_buckets
-from headrace.values.bson import find_element, iter_elements
 
 _WITHOUT_COLLECTION: Final = frozenset(
     {
@@ -64,8 +63,6 @@ def run(context: CommandContext, request: Request) -> Any:
     """aggregate: answer the first batch of the pipeline's results, or of a change stream."""
     body = request.body
     pipeline = PIPELINE.of(body)
-    if any("$sort" in stage for stage in pipeline):
-        _check_sorts(request.raw)
     name = body[request.name]
     if name == "$cmd.aggregate":  # the internal name for no collection
         raise CommandError(73, f"Invalid namespace specified '{request.db}.{name}'")
@@ -95,17 +92,6 @@ def run(context: CommandContext, request: Request) -> Any:
             pipeline = with_view(of_views, pipeline)
     results = run_pipeline_on(context, namespace, pipeline, body, request)
     return open_cursor(context, request, namespace, results, size)
-
-
-def _check_sorts(raw: bytes) -> None:
-    """Raise 7472500 for a `$sort` that names a field twice. Only the raw command has the name twice."""
-    pipeline = find_element(raw, b"pipeline")
-    stages = iter_elements(raw, pipeline[1]) if pipeline else ()
-    for _, _, stage, _ in stages:
-        for kind, name, start, _ in iter_elements(raw, stage):
-            paths = [path for _, path, _, _ in iter_elements(raw, start)] if (kind, name) == (3, b"$sort") else []
-            if len(set(paths)) < len(paths):
-                raise CommandError(7472500, "$sort key must not contain duplicate keys")
 
 
 def _check_agnostic(name: Any, pipeline: list[dict[str, Any]]) -> None:

@@ -18,6 +18,7 @@ from headrace.commands.writing import delete, insert, update
 from headrace.dispatch.arguments import Field, Fields, array, boolean, document, number, raw_documents, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.duplicate_names import with_every_name
 from headrace.dispatch.generic_arguments import (
     ARRAY_FILTERS,
     BATCH_SIZE,
@@ -34,13 +35,7 @@ from headrace.dispatch.generic_arguments import (
     UPDATE,
     UPSERT,
 )
-from headrace.dispatch.namespaces import (
-    check_collection_uuid,
-    check_writable,
-    expected_namespaces_of,
-    operation_target,
-    taking_writes,
-)
+from headrace.dispatch.namespaces import check_collection_uuid, expected_namespaces_of, operation_target, taking_writes
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
 from headrace.errors import CommandError
@@ -156,8 +151,6 @@ def _operations(context: CommandContext, request: Request) -> list[BulkOperation
     namespaces = expected_namespaces_of(request)
     raw = raw_documents(request, "ops")
     operations = [_operation(item, namespaces) for item in context.paced(raw)]
-    for operation in operations:
-        check_writable(operation.namespace)
     inserts = [at for at, operation in enumerate(operations) if operation.document]
     checked = [operations[at].document for at in inserts]
     insert.check_documents(checked, context.tick)
@@ -177,7 +170,7 @@ def _operation(raw: bytes, namespaces: list[tuple[str, bytes | None]]) -> BulkOp
     if element is not None and element[0] == 3:
         document, spec = raw[element[1] : element[2]], {**_without(raw, element), "document": {}}
     else:
-        document, spec = b"", decode(raw)
+        document, spec = b"", with_every_name(raw, decode(raw))
     OPERATIONS[kind].check("bulkWrite.ops", spec)
     if not 0 <= index < len(namespaces):
         raise CommandError(2, f"BulkWrite ops entry {to_string(decode(raw))} has an invalid nsInfo index.")

@@ -9,6 +9,7 @@ from headrace.commands.writing.write_again import again, found, one_id
 from headrace.dispatch.arguments import Fields, array, document, number, raw_documents, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.duplicate_names import with_every_name
 from headrace.dispatch.generic_arguments import (
     COLLATION,
     CONSTANTS,
@@ -66,7 +67,7 @@ STATEMENT: Final = Fields(COLLATION, HINT, LIMIT, document("q", required=True), 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     """delete: answer `n`, and `writeErrors` by index of the statement."""
     namespace = target_of(request)
-    statements = [decode(raw) for raw in context.paced(raw_documents(request, "deletes"))]
+    statements = [with_every_name(raw, decode(raw)) for raw in context.paced(raw_documents(request, "deletes"))]
     for statement in statements:
         check(statement)
     check_writable(namespace)

@@ -349,7 +349,9 @@ class Inserts:
             self.retryable.statement = number
         try:
             self.context.tick()
-            self.validator.check(target.collection, document)
+            if target.collection.checks_documents:
+                document = with_id_first(document)  # the error of the validator has the `_id`
+                self.validator.check(target.collection, document)
             insert(context, target, document, self.retryable)
         except CommandError as error:
             self.failed(number, error)

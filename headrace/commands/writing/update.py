@@ -15,6 +15,7 @@ from headrace.commands.writing.write_again import again, found, one_id
 from headrace.dispatch.arguments import Field, Fields, array, document, raw_documents, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.duplicate_names import update_with_every_name, with_every_name
 from headrace.dispatch.generic_arguments import (
     ARRAY_FILTERS,
     BYPASS,
@@ -101,7 +102,7 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     """update: answer `n` matches, `nModified`, `upserted`, and `writeErrors` by index of the statement."""
     namespace = target_of(request)
     raw = raw_documents(request, "updates")
-    statements = [decode(raw[0])] if len(raw) == 1 else [decode(item) for item in context.paced(raw)]
+    statements = [with_every_name(item, decode(item)) for item in (raw if len(raw) == 1 else context.paced(raw))]
     check_writable(namespace)
     context.keeps_empty_timestamps = KEEPS_EMPTY_TIMESTAMPS.of(request.body)
     retryable = retryable_of(context, request)
@@ -194,7 +195,7 @@ def _cached(change: bytes, decoded: dict[str, Any] | None = None) -> Update:
     """Return the parsed update, from the cache if possible. `decoded`: the same, if the caller has decoded it."""
     update = _parsed.get(change)
     if update is None:
-        update = parse_update(decode(change) if decoded is None else decoded)
+        update = parse_update(update_with_every_name(change, decode(change)) if decoded is None else decoded)
         if len(change) <= limits.PARSED_UPDATE_BYTES_MAX:
             if len(_parsed) >= limits.PARSED_UPDATE_COUNT_MAX:
                 _parsed.clear()
