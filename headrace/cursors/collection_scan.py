@@ -51,7 +51,12 @@ def check_collection(view: View, collection: Collection) -> None:
     removed bit by bit, so a walk must not continue through them."""
     now = view.collection(collection.namespace)
     if now is None or now.number != collection.number:
-        raise CommandError(175, f"query plan killed :: collection '{collection.namespace}' dropped or renamed")
+        uuid = UUID(bytes=collection.uuid)
+        renamed = view.catalog.by_number.get(collection.number)
+        if renamed is None or renamed.namespace == collection.namespace:
+            raise CommandError(175, f"collection dropped. UUID {uuid}")
+        names = f"'{collection.namespace}' to '{renamed.namespace}'"
+        raise CommandError(175, f"collection renamed from {names}. UUID {uuid}")
 
 
 class ChunkedScan:
@@ -206,11 +211,7 @@ def pre_images(view: View) -> Iterator[bytes]:
 class TailableScan(Scan):
     """The documents of a capped collection in natural order, past the last one read while that document exists."""
 
-    __slots__ = ("_namespace",)
-
-    def __init__(self, view: Callable[[], View], collection: Collection) -> None:
-        super().__init__(view, collection)
-        self._namespace = collection.namespace  # a rename changes the collection's
+    __slots__ = ()
 
     def _chunk(self) -> list[bytes] | None:
         self._check()
@@ -218,9 +219,7 @@ class TailableScan(Scan):
 
     def _check(self) -> None:
         view, collection, last = self._view(), self._collection, self._last
-        current = view.collection(self._namespace)
-        if current is None or current.number != collection.number:
-            raise CommandError(175, f"collection dropped. UUID {UUID(bytes=collection.uuid)}")
+        check_collection(view, collection)
         if last is not None and view.by_record(collection, last) is None:
             raise CommandError(
                 136,

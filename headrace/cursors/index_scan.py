@@ -41,6 +41,7 @@ def check_index(view: View, collection: Collection, index: Index) -> Index:
     for item in () if now is None else now.indexes:
         if item.number == index.number:
             return item
+    check_collection(view, collection)
     raise CommandError(175, f"query plan killed :: index '{index.name}' dropped")
 
 
