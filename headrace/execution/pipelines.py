@@ -27,7 +27,7 @@ from headrace.query.operation_memory import encoded
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_pipeline
 from headrace.query.projection import included_fields
 from headrace.query.stages.fusion import Fusion, is_fusion
-from headrace.query.stages.group import Group
+from headrace.query.stages.group import Group, group_columns
 from headrace.query.stages.reshaping import Unwind
 from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.sort_stage import Limit, Skip, Sort
@@ -186,8 +186,6 @@ def _grouped_by_columns(
     rest = stages[unwind is not None :]
     if not rest or not isinstance(rest[0], Group):
         return None
-    from headrace.query.stages.group_columns import group_columns  # only such pipelines need it
-
     columns = group_columns(rest[0], unwind)
     return None if columns is None else (rest[1:], rest[0].apply_columns(columns, raws))
 

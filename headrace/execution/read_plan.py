@@ -39,8 +39,7 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends
 from headrace.store.view import View, id_bounds
 from headrace.timeseries.series import is_buckets
-from headrace.values.bson import decode, encode_in_order
-from headrace.values.bson.elements import find_element
+from headrace.values.bson import decode, encode_in_order, find_element
 
 if TYPE_CHECKING:
     from headrace.cursors.index_scan import TermKeys

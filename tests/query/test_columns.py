@@ -20,9 +20,8 @@ from headrace.query.operation_memory import OperationMemory
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
 from headrace.query.projection import Projection, included_fields, parse_projection
 from headrace.query.sort import SortColumns, SortKey, parse_sort
-from headrace.query.stages import group_columns as group_column_module
-from headrace.query.stages.group import Group
-from headrace.query.stages.group_columns import group_columns
+from headrace.query.stages import group as group_column_module
+from headrace.query.stages.group import Group, group_columns
 from headrace.query.stages.reshaping import Unwind
 from headrace.query.stages.sort_stage import Sort
 from headrace.store.temporary.spill_file import SpillFolder

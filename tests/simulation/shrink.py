@@ -31,7 +31,7 @@ from headrace.execution.writes import changed_documents, matches, output
 from headrace.query import operation_memory
 from headrace.query import sort as sorting
 from headrace.query.accumulators import states
-from headrace.query.stages import group, group_columns
+from headrace.query.stages import group
 from headrace.query.update import raw_updates
 from headrace.store import compaction
 from headrace.store.indexes import index_entries
@@ -72,8 +72,8 @@ MODULE_PARTS: Final[tuple[tuple[Any, str, Any], ...]] = (
     (codec, "_LEVEL_COUNT_MAX", 1), (entry, "PIECE_COUNT", 2), (change_cursor, "_CHUNK_COUNT", 2),
     (change_cursor, "_LARGE_BYTES", 100), (change_cursor, "_LOOK", 1), (choice, "RANGE_COUNT", 2),
     (codec, "ALIKE_COUNT_MIN", 2), (columns, "BATCH_COUNT", 2), (columns, "_SAMPLE_COUNT", 2),
-    (sorting, "CHUNK_COUNT", 256), (group, "WATCH_COUNT", 2), (group_columns, "WATCH_COUNT", 2),
-    (group_columns, "_KNOWN_COUNT_MAX", 1), (index_entries, "_FEW_COUNT", 1), (index_scan, "RANGE_COUNT", 2),
+    (sorting, "CHUNK_COUNT", 256), (group, "WATCH_COUNT", 2),
+    (group, "_KNOWN_COUNT_MAX", 1), (index_entries, "_FEW_COUNT", 1), (index_scan, "RANGE_COUNT", 2),
     (index_scan, "_REPORTED_COUNT", 2), (matches, "BATCH_COUNT", 2), (near_documents, "_KEY_COUNT", 2),
     (near_documents, "_FIRST_COUNT", 2), (operation_memory, "_STEP_BYTES", 100), (plain_events, "LONG_BYTES", 150),
     (plan, "RANGE_COUNT", 2), (row_cursor, "_LOOK", 1), (raw_updates, "_KNOWN_COUNT_MAX", 2),

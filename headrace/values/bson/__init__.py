@@ -3,13 +3,17 @@
 from headrace.values.bson.codec import (
     OPTIONS,
     LearnedLayout,
+    RawElement,
     check_all,
     decode,
     encode,
     encode_in_order,
+    find_element,
+    first_element,
+    iter_elements,
     value_of,
+    value_size,
 )
-from headrace.values.bson.elements import RawElement, find_element, first_element, iter_elements, value_size
 from headrace.values.bson.value_types import (
     MISSING,
     Missing,

@@ -24,8 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import pcre2
 
 from headrace import limits
-from headrace.values.bson.codec import decode, decode_many
-from headrace.values.bson.elements import COUNTED, FIXED, find_element, iter_elements
+from headrace.values.bson.codec import COUNTED, FIXED, decode, decode_many, find_element, iter_elements
 from headrace.values.bson.value_types import MISSING
 
 BATCH_COUNT: Final = 256
