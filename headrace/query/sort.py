@@ -2,7 +2,8 @@
 
 Rule: a missing field sorts as null, an empty array before null. An array sorts by its least element when ascending, by
 its greatest when descending. Several paths through one array make one key for each element, and the least of these keys
-(by the complete specification) counts. Paths through two different arrays are error 2.
+(by the complete specification) counts. Paths through two different arrays are error 2. An array that a number in the
+path has led to (`a.0`) counts as a whole.
 
     sorter = Sorter(memory, key_of, descending=False)
     sorter.add(key, record) ...
@@ -19,7 +20,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
-from itertools import chain, compress, islice
+from itertools import chain, compress, count, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -356,9 +357,9 @@ def _expand_from(
     for number, (path, container) in enumerate(zip(paths, containers)):
         if fixed[number] is not None:
             continue
-        rest, value = _advance(path, container)
+        rest, value, is_whole = _advance(path, container)
         rests[number], values[number] = rest, value
-        if type(value) is not list:
+        if is_whole or type(value) is not list:
             fixed = [*fixed]
             fixed[number] = NULL if value is MISSING else sort_key(value, collation)
             continue
@@ -380,20 +381,31 @@ def _expand_from(
         _expand_from(rests, containers, chosen, collation, emit)
 
 
-def _advance(path: RemainingPath, container: Any) -> tuple[RemainingPath, Any]:
-    """Walk until the path ends or meets an array to expand. Return the rest of the path and the value there."""
-    value, rest = container, path
+def _advance(path: RemainingPath, container: Any) -> tuple[RemainingPath, Any, bool]:
+    """Walk until the path ends or meets an array to expand. Return the rest of the path, the value there, and whether
+    it is an array that counts as a whole: a number in the path has led to it, or to an array that holds it.
+
+    Raises 16746 for a number that may mean an element or a field of the array's documents.
+    """
+    value, rest, is_nested = container, path, False
     while rest:
         if type(value) is dict:
             value, rest = value.get(rest[0], MISSING), rest[1:]
         elif type(value) is list:
             index = array_index(rest[0])
             if index is None or index >= len(value):
-                return rest, value
+                return ((), MISSING, False) if is_nested else (rest, value, False)
+            if any(type(item) is dict and rest[0] in item for item in value):
+                raise CommandError(
+                    16746,
+                    "Ambiguous field name found in array (do not use numeric field names in embedded elements in an "
+                    f"array), field: '{rest[0]}' for array: {to_string(dict(zip(map(str, count()), value)))}",
+                )
             value, rest = value[index], rest[1:]
+            is_nested = is_nested or type(value) is list
         else:
-            return (), MISSING
-    return (), value
+            return (), MISSING, False
+    return (), value, is_nested and type(value) is list and bool(value)
 
 
 def parse_sort(

@@ -30,11 +30,26 @@ def order(spec: dict[str, Any], values: list[Any]) -> list[int]:
         ({"a": 1}, [[[9]], 1, "x"], [1, 2, 0]),
         ({"a.b": 1}, [[{"b": 2}, {"b": 0}], {"b": 1}, [3], []], [2, 3, 0, 1]),
         ({"a.0": 1}, [[5, 1], [2], 3], [2, 1, 0]),
+        ({"a.0": 1}, [[[5]], [6], ["z"], [[4]], [[]]], [4, 1, 2, 3, 0]),
+        ({"a.0": -1}, [[[5, 1]], [6], [[4, 9]]], [0, 2, 1]),
+        ({"a.0.0": 1}, [[[[7]]], [[8]], [[3]]], [2, 1, 0]),
+        ({"a.0.b": 1}, [[{"b": [9, 1]}], [{"b": 5}], [[{"b": 0}]]], [2, 0, 1]),
+        ({"a.1": 1}, [[{"1": 5}], [0, 4]], [1, 0]),
         ({"a.b": 1, "a.c": -1}, [[{"b": 1, "c": 1}, {"b": 1, "c": 9}], {"b": 1, "c": 5}], [0, 1]),
     ],
 )
 def test_documents_are_sorted(spec: dict[str, Any], values: list[Any], ids: list[int]) -> None:
     assert order(spec, values) == ids
+
+
+@pytest.mark.parametrize(
+    ("path", "array"),
+    [("a.0", [{"0": 5}]), ("a.0", [5, {"0": 1}]), ("a.1", [{"1": 5}, {"a": 1}]), ("a.0.0", [[{"0": 5}]])],
+)
+def test_a_number_that_may_be_an_index_or_a_field_is_refused(path: str, array: list[Any]) -> None:
+    with pytest.raises(CommandError, match=r"field: '.' for array: { 0:") as refused:
+        parse_sort({path: 1}).key({"a": array})
+    assert refused.value.code == 16746
 
 
 def test_paths_through_two_arrays_are_refused() -> None:

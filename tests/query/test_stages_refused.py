@@ -59,6 +59,8 @@ REFUSED: list[tuple[Any, int]] = [
     ({"$sortByCount": {"a": 1}}, 40147),
     ({"$unwind": 1}, 15981),
     ({"$unwind": "a"}, 28818),
+    ({"$unwind": "$a\0b"}, 16419),
+    ({"$unwind": {"path": "$\0"}}, 16419),
     ({"$unwind": {}}, 28812),
     ({"$unwind": {"path": 1}}, 28808),
     ({"$unwind": {"path": "$a", "preserveNullAndEmptyArrays": 1}}, 28809),

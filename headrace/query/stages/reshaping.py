@@ -104,6 +104,8 @@ def parse_unwind(name: str, spec: Any, context: PipelineContext) -> tuple[Stage,
             raise CommandError(28811, f"unrecognized option to $unwind stage: {option}")
     if not path:
         raise CommandError(28812, "no path specified to $unwind stage")
+    if "\0" in path:
+        raise CommandError(16419, "field path must not contain embedded null characters")
     if path[0] != "$":
         raise CommandError(28818, f"path option to $unwind stage should be prefixed with a '$': {path}")
     return (Unwind(name, spec, checked_path(path[1:]), keeps_empty, index_path),)

@@ -186,7 +186,7 @@ def _add_output(field: str, how: Any, windows: Document, values: Document) -> No
         return
     function = _METHODS.get(how["method"]) if type(how["method"]) is str else None
     if function is None:
-        raise CommandError(6050202, "Method must be either 'linear' or 'locf'")
+        raise CommandError(6050202, "Method must be either locf or linear")
     windows[field] = {function: f"${field}"}
 
 
