@@ -6,6 +6,7 @@ CONTRIBUTING.md has the whole of it, with the reasons.
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import subprocess
 import sys
@@ -41,6 +42,19 @@ FOREIGN_CALLBACKS = frozenset(
 FOREIGN_NAMES = re.compile(  # MongoDB's CursorNotFound and ChangeStreamHistoryLost, asyncio's connection_lost
     r"not_?found|connection_lost|(history|position)_?lost", re.IGNORECASE
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_passes_over_the_trees() -> Iterator[None]:
+    """The collector's passes over all nodes of all files would take five times as long as parsing them.
+
+    The nodes are dropped afterwards, or they would cost every pass in the tests that come next.
+    """
+    gc.disable()
+    yield
+    for function in (nodes, parsed):
+        function.cache_clear()
+    gc.enable()
 
 
 @cache
