@@ -9,6 +9,7 @@ where those of pytest-xdist collect all of them each. One that ends early leaves
 from __future__ import annotations
 
 import fcntl
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -94,6 +95,9 @@ def _next_items(session: pytest.Session, queue: FileQueue) -> list[pytest.Item]:
         items = list(session.genitems(session.config.stash[_FILES][name]))
         session.config.hook.pytest_collection_modifyitems(session=session, config=session.config, items=items)
         if items:
+            # Later passes leave out what is there now: modules, and tests that are still to run.
+            gc.collect()
+            gc.freeze()
             return items
     return []
 
