@@ -384,12 +384,12 @@ class Peer(asyncio.Protocol):
         log_failure(f"the command {request.name} of {self.client.address} failed inside the server", error)
         return self._core.engine.failure(read_error(error), request)
 
-    def go_on(self, command: Command, request: Request, answer: bytes | Wait) -> None:
+    def go_on(self, command: Command, request: Request, answer: bytes | Wait | Exception) -> None:
         """Answer a command that had paused, or park it."""
-        if type(answer) is bytes:
-            self.finish(answer)
+        if type(answer) is Wait:
+            self.wait(command, request, answer)
         else:
-            self.wait(command, request, answer)  # type: ignore[arg-type]
+            self.finish(self.failed(request, answer) if isinstance(answer, Exception) else answer)  # type: ignore[arg-type]
 
     def finish(self, answer: bytes) -> None:
         """Send the answer of a command that had to wait, and continue with messages that came meanwhile."""

@@ -121,7 +121,7 @@ class Scheduler:
         if type(answer) is Turn:
             if not moves:
                 self._begun()
-            paused = _Paused(peer, request, answer, partial(_go_on, peer, command, request))
+            paused = _Paused(peer, request, answer, partial(peer.go_on, command, request))
             paused.may_move = readers is not None and may_move(self._core.engine, command, request)
             self._add(paused)
             self.look_at_memory()
@@ -301,7 +301,3 @@ class Scheduler:
             self._message_since = 0.0
             del answer  # see `_run`
         return True
-
-
-def _go_on(peer: Peer, command: Command, request: Request, answer: Any) -> None:
-    peer.go_on(command, request, peer.failed(request, answer) if isinstance(answer, Exception) else answer)

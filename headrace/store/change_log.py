@@ -64,7 +64,9 @@ class Oplog:
         retryable: RetryableWrite | None,
     ) -> None:  # fmt: skip
         last = first + len(documents) - 1
-        head, retried = _head(collection.insert_head, retryable, last)
+        head, retried = collection.insert_head, None
+        if retryable is not None:
+            head, retried = retryable.head + head, retryable.logged(last)
         raw = entries.insert_entries(head, documents, keys, first, txn.wall_ms, retried)
         txn.staged.add_many(first, raw, collection.topics)
 
@@ -124,14 +126,7 @@ NO_LOG: Final = NoLog()
 
 
 def _entry(
-    txn: WriteTransaction, head: bytes, o: bytes, o2: bytes | None, position: int, retryable: RetryableWrite | None
+    txn: WriteTransaction, head: bytes, o: bytes, o2: bytes | None, position: int, retryable: RetryableWrite
 ) -> bytes:
-    if retryable is None:
-        return entries.plain_entry(head, o, o2, position, txn.entry_end)
     retried = retryable.logged(position)
     return entries.retried_entry(retryable.head, head, o, o2, position, txn.entry_end, retried)
-
-
-def _head(head: bytes, retryable: RetryableWrite | None, last: int) -> tuple[bytes, tuple[int, int] | None]:
-    """Return an entry's head and the `retried` of `insert_entries`. `last` is defined in `RetryableWrite.logged`."""
-    return (head, None) if retryable is None else (retryable.head + head, retryable.logged(last))
