@@ -75,6 +75,7 @@ _FORMS: Final = tuple(
         rf"{_YEAR4}-{_LEADING_ZEROS[0]}-{_LEADING_ZEROS[1]}(?!\d)",
         rf"{_YEAR4}{_LEADING_ZEROS[0]}{_LEADING_ZEROS[1]}(?!\d)",
         rf"{_YEAR4}/{_LEADING_ZEROS[0]}/{_LEADING_ZEROS[1]}/?(?!\d)",
+        rf"{_YEAR4}/{_MONTH_NUMBER}/(?P<day>[0-2]?\d|3[01])(?!\d)",
         rf"{_YEAR}-{_MONTH_NUMBER}-(?P<day>[0-2]?\d|3[01])(?!\d)",
         rf"{_YEAR4}-{_MONTH_NUMBER}(?![\d-])",
         rf"{_YEAR4}-?W(?P<week>\d{{2}})(?:-?(?P<weekday>[0-7]))?(?!\d)",
