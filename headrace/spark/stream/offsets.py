@@ -143,7 +143,8 @@ def planned(offset: ServerOffset, begin: Token, rows_max: int, source: ServerStr
     """Return the offset, with the same token, after a batch of about `rows_max` documents of snapshots.
 
     Only one snapshot runs at a time. A new snapshot begins at `begin`, the offset's position. A collection that fits
-    into the batch is one chunk. A batch has at most `SNAPSHOT_COLLECTION_COUNT_MAX` collections.
+    into the batch is one chunk; large documents count as several (`ServerStream.count`). A batch has at most
+    `SNAPSHOT_COLLECTION_COUNT_MAX` collections.
     """
     pieces: list[SnapshotPiece] = []
     waiting, running, rows = list(offset.waiting), offset.reading, rows_max

@@ -371,18 +371,18 @@ class ServerStream:
         return self._marks
 
     def count(self, name: str) -> int:
-        """Return about how many documents the collection has."""
-        database, collection = namespace_of(name)
-        return self.mongodb.client[database][collection].estimated_document_count()
+        """Return how many rows of a batch the collection takes; see `Snapshot.batch_rows`."""
+        return snapshot_of(self.options, name).batch_rows(self._chunk_rows)
 
     def next_chunk(self, name: str, after: str, rows_max: int) -> Chunk | None:
-        """Return the next chunk of the collection; see `Snapshot.next_chunk`."""
+        """Return the next chunk of the collection, with the share of a batch's bytes that `rows_max` is of its rows."""
         if name not in self._snapshots:
             self._snapshots = {name: snapshot_of(self.options, name)}
-        return self._snapshots[name].next_chunk(after, rows_max)
+        snapshot = self._snapshots[name]
+        return snapshot.next_chunk(after, rows_max, snapshot.batch_bytes * rows_max // self._chunk_rows)
 
     def snapshot_rows(self, name: str) -> int | None:
-        """Return about how many rows a snapshot of the collection has; None if its snapshot already waits or runs."""
+        """Return what `count` returns; None if the collection's snapshot already waits or runs."""
         return None if name in self._in_snapshot else self.count(name)
 
     def unseen(self, names: list[Namespace]) -> set[Namespace]:

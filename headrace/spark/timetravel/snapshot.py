@@ -100,15 +100,16 @@ class Snapshot:
         )[options.collection]
         self._raw = self._collection.with_options(codec_options=RAW)
 
-    def next_chunk(self, after: str, rows_max: int) -> Chunk | None:
+    def next_chunk(self, after: str, rows_max: int, bytes_max: int | None = None) -> Chunk | None:
         """Return the next chunk of at most `rows_max` keys after the key `after` (`""`: from the first); None at the
         end.
 
-        By the documents' average size it has about as many bytes as a batch may have, and at least one document.
+        By the documents' average size it has about `bytes_max` bytes (default: those of a batch), and at least one
+        document.
         """
         if not after:
             return self._single({})
-        rows_max = min(rows_max, self._rows_within(self._options.bytes_max or limits.SNAPSHOT_CHUNK_BYTES))
+        rows_max = min(rows_max, self._rows_within(self.batch_bytes if bytes_max is None else bytes_max))
         key = loads(after)["_id"]
         # `$gt: NaN` matches nothing, although NaN sorts before all numbers.
         if not _is_nan(key) and not isinstance(key, MinKey):
@@ -125,6 +126,20 @@ class Snapshot:
         while chunk:
             yield chunk
             chunk = None if chunk.last else self.next_chunk(chunk.upto, rows_max)
+
+    @property
+    def batch_bytes(self) -> int:
+        """The bytes of documents that a batch may have."""
+        return self._options.bytes_max or limits.SNAPSHOT_CHUNK_BYTES
+
+    def batch_rows(self, rows_max: int) -> int:
+        """Return how many of the `rows_max` rows of a batch the collection takes: about its count of documents.
+
+        Documents that fill the batch's bytes before its rows count as more rows.
+        """
+        count = self._collection.estimated_document_count()
+        within = self._rows_within(self.batch_bytes) if count else rows_max
+        return max(count, count * rows_max // within)
 
     def _rows_within(self, bytes_max: int) -> int:
         """Return how many documents of the present average size have `bytes_max` together, at least one."""

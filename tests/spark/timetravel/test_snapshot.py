@@ -15,7 +15,10 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream, description_opt
 from headrace.spark.mongodb.source_options import BatchLimits, SourceOptions, StreamPosition
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.source.options import parse_options
+from headrace.spark.stream.offsets import in_snapshot
 from headrace.spark.stream.read_ahead import read_ahead
+from headrace.spark.stream.server_stream import ServerStream
 from headrace.spark.tables.fold import MirrorRow, MirrorState, fold, keys_to_read
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 from tests.spark.support.event_rows import row_of, text_row
@@ -118,3 +121,20 @@ def test_a_chunk_has_about_as_many_bytes_as_a_batch_may_have(uri: str, database:
     one = Snapshot(SourceOptions(uri, database.name, "c", bytes_max=1))
     first = one.next_chunk("", 1000)
     assert first and one.next_chunk(first.upto, 1000) == Chunk(dumps({"_id": 1}), first.upto)
+
+
+def test_large_documents_of_several_collections_are_split_by_bytes(uri: str, database: Db) -> None:
+    for name in ("a", "b"):
+        database[name].insert_many([{"_id": number, "text": "x" * 100_000} for number in range(30)])
+    database.c.insert_one({"_id": 1})
+    given = {"uri": uri, "database": database.name, "startingPosition": "snapshot", "maxBytesPerTrigger": "1000000"}
+    stream = ServerStream(parse_options(given))
+    offset, count = stream.initial_offset(), 0
+    while in_snapshot(offset):
+        offset, before = stream.latest_offset(offset), offset
+        parts = stream.partitions(before, offset)
+        columns = [batch.column(0) for part in parts for batch in part.read(stream.options, ("fullDocument",))]
+        documents = [data for column in columns for data in column.to_pylist() if data is not None]
+        assert sum(map(len, documents)) < 1_200_000
+        count += len(documents)
+    assert count == 61
