@@ -114,7 +114,7 @@ def _spark() -> Iterator[Finding]:
         return
     text = ", ".join(f"{name} {installed}" for name, installed in versions.items() if installed is not None)
     yield Finding("spark", OK, text)
-    from headrace.spark.session.java import JavaMissing, find_java
+    from headrace.spark.session.jvm import JavaMissing, find_java
 
     try:
         java = find_java()

@@ -48,5 +48,5 @@ def test_spark_without_java_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     pytest.importorskip("pyspark")
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr("headrace.spark.session.java.find_spec", lambda name: None)
+    monkeypatch.setattr("headrace.spark.session.jvm.find_spec", lambda name: None)
     assert states(tmp_path)["java"] == FAILED

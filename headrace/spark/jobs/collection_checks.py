@@ -32,7 +32,7 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream, client_of
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.sink_options import SinkOptions
-from headrace.spark.tables.position import TableOwner
+from headrace.spark.tables.progress import TableOwner
 from headrace.values.position import from_timestamp, to_timestamp
 from headrace.values.token import decode_token
 

@@ -48,11 +48,9 @@ from headrace.spark.masks.mask import MaskError
 from headrace.spark.mongodb.connection_strings import reference_in
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.extjson import loads_strict
-from headrace.spark.sinks.catalog_names import check_schema
-from headrace.spark.sinks.catalog_names import overlap as names_overlap
 from headrace.spark.sinks.file_values import TOP, FileError, Place
 from headrace.spark.sinks.sink_options import SinkError, SinkOptions, check_uri, imported_factory, parse_sink
-from headrace.spark.sinks.table_paths import PathError, check_placeholders
+from headrace.spark.sinks.table_paths import PathError, check_placeholders, check_schema, names_overlap
 from headrace.spark.source.option_table import SOURCE_OPTIONS
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.table_location import is_url, resolved_path

@@ -13,14 +13,20 @@ from headrace.spark.jobs.checkpoint import read_record
 from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, namespace_of, text_of
 from headrace.spark.mongodb.listed_collections import listed
 from headrace.spark.mongodb.source_options import SourceOptions, stream_fingerprint
-from headrace.spark.sinks.catalog_names import TakenNames, tables_in_catalog
-from headrace.spark.sinks.catalog_names import overlap as names_overlap
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.sink_options import SinkOptions, typed_options
-from headrace.spark.sinks.table_paths import has_files, is_shortened, overlap, tables_at
+from headrace.spark.sinks.table_paths import (
+    TakenNames,
+    has_files,
+    is_shortened,
+    names_overlap,
+    overlap,
+    tables_at,
+    tables_in_catalog,
+)
 from headrace.spark.tables.delta_files import newest_commit
-from headrace.spark.tables.position import NotOurTable
+from headrace.spark.tables.progress import NotOurTable
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.typed.table_schema import COLUMNS_KEY, TableSchema
 

@@ -104,7 +104,7 @@ def _allows_files(folder: Path) -> bool:
 
 
 def _missing_java() -> Iterator[str]:
-    from headrace.spark.session.java import JavaMissing, find_java
+    from headrace.spark.session.jvm import JavaMissing, find_java
 
     try:
         find_java()

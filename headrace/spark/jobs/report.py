@@ -26,10 +26,18 @@ from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.mirror_table import ReadMirror, TableGone
 from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror, only_reading
-from headrace.spark.tables.position import NotOurTable, TablePosition, check_owner
-from headrace.spark.verify.compare_log import Counted, compare_log, ignored
-from headrace.spark.verify.compare_mirror import compare_table
-from headrace.spark.verify.read_tables import at_position, complete_copy, current_versions, rows_of_server, snapshot_of
+from headrace.spark.tables.progress import NotOurTable, TablePosition, check_owner
+from headrace.spark.verify.compare import (
+    Counted,
+    at_position,
+    compare_log,
+    compare_table,
+    complete_copy,
+    current_versions,
+    ignored,
+    rows_of_server,
+    snapshot_of,
+)
 
 _POLICIES: Final = {
     "fail": "a drop or a rename stops the job",

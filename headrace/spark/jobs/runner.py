@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,6 @@ from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import apply_stages, server_stages
 from headrace.spark.jobs.job_tables import open_sink, set_validators, tables_of
 from headrace.spark.jobs.job_upkeep import JobUpkeep
-from headrace.spark.jobs.killed_workers import WorkerKilled, is_worker_killed
 from headrace.spark.jobs.machine_checks import CannotStart, machine_problems
 from headrace.spark.jobs.metrics import JobMetrics, serve
 from headrace.spark.jobs.run_reports import RunReports
@@ -35,7 +35,7 @@ from headrace.spark.jobs.start_checks import CheckedJob, begin, noted
 from headrace.spark.mongodb.collection_selection import namespace_of
 from headrace.spark.mongodb.server_history import HistoryChanged
 from headrace.spark.mongodb.source_options import stream_fingerprint
-from headrace.spark.session.active_batches import QueryStopping
+from headrace.spark.session.interrupts import QueryStopping
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import FOLDED_COLUMNS, BatchReport, Sink
 from headrace.spark.sinks.foreach_batch import Listener, for_each_batch, query_id, wait_for_sinks
@@ -522,3 +522,32 @@ def _forget_positions(job: Job, record: JobRecord | None) -> None:
                 opened.table.forget()
             elif isinstance(opened, PerCollectionSink) and record and not job.options.others:
                 opened.forget(map(namespace_of, record.collections))
+
+
+_TASK: Final = re.compile(r"Python worker (exited unexpectedly|process terminated)")
+_SOCKET: Final = re.compile(
+    r"java\.(?:io\.EOFException|io\.IOException|net\.SocketException)[^\n]*(?:\n\s+at java[^\n]*)*"
+    r"\n\s+at org\.apache\.spark\.[\w.]*\bPython"
+)
+"""An error of a socket or a pipe in one of Spark's classes for Python."""
+
+
+class WorkerKilled(RuntimeError):
+    """A Python process of Spark's was killed again and again, without a batch in between."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(
+            f"a Python worker of Spark was killed {count} times in the same batch, perhaps for its memory: set "
+            "maxBytesPerTrigger in [source] to less, or give the machine more; run the job again to resume"
+        )
+
+
+def is_worker_killed(error: Exception) -> bool:
+    """Whether the query ended because a Python process of Spark's was killed: a worker, or the planner of batches.
+
+    On a cluster Spark runs a task again, up to `spark.task.maxFailures` times. It does not with `local[N]`, and never
+    for the process that plans. Then the query ends, and a job starts it again: the checkpoint has the batch, which is
+    the same. (`local[N, F]` would also repeat a task F times if its source raises an error, which recurs each time.)
+    """
+    text = f"{error}\n{getattr(error, '_stackTrace', '')}"
+    return _TASK.search(text) is not None or _SOCKET.search(text) is not None

@@ -26,7 +26,7 @@ from headrace.spark.sinks.kafka_sink import kafka_options, unreachable
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.tables.mirror_table import TableGone
 from headrace.spark.tables.mongodb.mongodb_mirror import CommitRefused, MongoMirror
-from headrace.spark.tables.position import TableOwner
+from headrace.spark.tables.progress import TableOwner
 from headrace.spark.tables.table_location import location_of
 
 

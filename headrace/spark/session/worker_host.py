@@ -32,7 +32,7 @@ from headrace.spark.session import worker_launcher
 _IMPORTED: Final = (
     "pyspark.daemon", "pyspark.worker", "pyspark.sql.worker.create_data_source",
     "pyspark.sql.worker.plan_data_source_read", "pyspark.sql.streaming.python_streaming_source_runner",
-    "headrace.spark.source.data_source", "headrace.spark.source.prefetch",
+    "headrace.spark.source.data_source", "headrace.spark.source.readers",
 )  # fmt: skip
 # Variables that are read when Python starts or when a module is imported. Spark gives its workers one thread.
 _READ_EARLY: Final = {

@@ -20,7 +20,7 @@ from headrace.spark.rows.events import INVALIDATING
 from headrace.spark.rows.extjson import loads
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink, take_rows
 from headrace.spark.tables.catalog.catalog_table import TableMissing
-from headrace.spark.tables.position import TableOwner, TablePosition
+from headrace.spark.tables.progress import TableOwner, TablePosition
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from headrace.clock import SystemClock
 from headrace.spark.rows.events import SERVER, Row
-from headrace.spark.tables.position import TablePosition
+from headrace.spark.tables.progress import TablePosition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

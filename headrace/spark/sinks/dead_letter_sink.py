@@ -25,7 +25,7 @@ from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.rows.not_held import MARKED, marked_rows
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink, take_rows
 from headrace.spark.tables.dead_letters import REFUSED, RESOLVED, DeadLetter, DeadLetters, row_text
-from headrace.spark.tables.position import TablePosition
+from headrace.spark.tables.progress import TablePosition
 from headrace.spark.tables.refused_rows import (
     CommitOutcome,
     Division,

@@ -44,8 +44,7 @@ from headrace.spark.tables.document_files import Slots
 from headrace.spark.tables.fold import MirrorState, document_keys, fold_servers, key_of, server_keys_to_read
 from headrace.spark.tables.history_table import HISTORY, HistoryChanges, VersionTable
 from headrace.spark.tables.mirror_table import MIRROR, MirrorTable, open_mirror_table
-from headrace.spark.tables.position import TablePosition, check_not_gone, check_servers, checked_policy
-from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.progress import Progress, TablePosition, check_not_gone, check_servers, checked_policy
 from headrace.spark.tables.sql.sql_mirror import SqlMirror
 from headrace.spark.tables.staged_files import StagedBatch, read_staged, remove_files, staged_prefix
 from headrace.spark.tables.typed.table_schema import TypedOptions, rest_count_of

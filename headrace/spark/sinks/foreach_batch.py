@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from headrace import limits
 from headrace.durable_files import replace_file
 from headrace.spark.rows.events import SERVER, SNAPSHOT_BEGIN, Row
-from headrace.spark.session.active_batches import ACTIVE
+from headrace.spark.session.interrupts import ACTIVE
 from headrace.spark.sinks.contract import BatchReport, FrameSink, MicroBatch, Sink, take_rows
 from headrace.spark.sinks.folding_sink import HistorySink, MirrorSink
 from headrace.spark.sinks.mongodb_sink import PerCollectionSink

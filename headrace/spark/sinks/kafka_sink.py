@@ -33,8 +33,7 @@ from headrace.spark.pipelines.row_events import events, text_of
 from headrace.spark.rows.events import SNAPSHOT_KINDS
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
-from headrace.spark.tables.position import TableOwner, check_not_gone, check_owner, checked_policy
-from headrace.spark.tables.progress import Progress, Sieve
+from headrace.spark.tables.progress import Progress, Sieve, TableOwner, check_not_gone, check_owner, checked_policy
 
 if TYPE_CHECKING:
     import pyarrow as pa

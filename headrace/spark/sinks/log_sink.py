@@ -26,8 +26,7 @@ from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, take_rows
 from headrace.spark.sinks.table_sink import TableSink, stage_encoded
 from headrace.spark.tables.event_log import DeltaLog, EventLog, NewRows, ParquetLog
-from headrace.spark.tables.position import CollectionGone, checked_policy
-from headrace.spark.tables.progress import Progress, Sieve, may_be_present
+from headrace.spark.tables.progress import CollectionGone, Progress, Sieve, checked_policy, may_be_present
 from headrace.spark.tables.staged_files import (
     BatchStats,
     StagedBatch,

@@ -30,7 +30,7 @@ from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.sinks.folding_sink import MirrorSink
 from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror
-from headrace.spark.tables.position import CollectionGone, TableOwner, TablePosition, check_owner, checked_policy
+from headrace.spark.tables.progress import CollectionGone, TableOwner, TablePosition, check_owner, checked_policy
 
 
 def mongodb_sink(

@@ -17,7 +17,6 @@ from headrace.spark.errors import OptionError, redacted
 from headrace.spark.masks.mask import omitting
 from headrace.spark.mongodb.collection_selection import Namespace
 from headrace.spark.mongodb.connection_strings import reference_in, referred, resolved
-from headrace.spark.sinks.catalog_names import table_in
 from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.file_values import FileError, FileTable, Place, check_kind
 from headrace.spark.sinks.sink_model import (
@@ -32,7 +31,7 @@ from headrace.spark.sinks.sink_model import (
     Sql,
     Upkeep,
 )
-from headrace.spark.sinks.table_paths import has_placeholders, path_of
+from headrace.spark.sinks.table_paths import has_placeholders, path_of, table_in
 from headrace.spark.tables.checked_paths import LocationError
 from headrace.spark.tables.table_location import TableLocation, is_url, local_folder, location_of, resolved_path
 from headrace.spark.tables.typed.table_schema import INFER, TypedOptions, parse_partition

@@ -18,7 +18,7 @@ from headrace.spark.masks.mask import Mask
 from headrace.spark.rows.events import SERVER, arrow_schema
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.tables.document_files import Slots
-from headrace.spark.tables.position import TableOwner, check_owner
+from headrace.spark.tables.progress import TableOwner, check_owner
 from headrace.spark.tables.staged_files import (
     Encode,
     StagedBatch,
@@ -128,7 +128,7 @@ _DEPTH_MAX: Final = 8
 
 
 def were_fetched(frame: DataFrame) -> bool:
-    """Whether all rows of a micro-batch's frame were read while the batch was planned (`source/prefetch.py`).
+    """Whether all rows of a micro-batch's frame were read while the batch was planned (`source/readers.py`).
 
     Collecting such rows starts no Python worker; writing them in tasks would. The check uses internal names of Spark.
     If these differ, the answer is no, and tasks write the batch.

@@ -38,8 +38,7 @@ class HeadraceSource(DataSource):
         return BatchReader(parse_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from headrace.spark.source.prefetch import PrefetchingReader
-        from headrace.spark.source.readers import StreamReader
+        from headrace.spark.source.readers import PrefetchingReader, StreamReader
 
         kind = PrefetchingReader if PrefetchingReader.is_possible else StreamReader
         options = parse_options(self.options)

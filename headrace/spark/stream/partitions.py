@@ -24,9 +24,8 @@ from headrace.spark.rows.events import DOCUMENT_OPERATIONS, SERVER
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.event_marks import NAMES, rename_target
 from headrace.spark.stream.offsets import ArchiveRun, ServerOffset, SnapshotPiece
-from headrace.spark.timetravel import past_from_archive, past_from_images
 from headrace.spark.timetravel.archive import ArchivedSnapshot, end_at, read_events
-from headrace.spark.timetravel.past_from_images import PastUnknown
+from headrace.spark.timetravel.past import PastUnknown, base_at, documents_by_archive, documents_by_images
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 from headrace.values.arrow.event_columns import EventRow
 
@@ -82,7 +81,7 @@ class PastPartition(ReadPartition):
     token: Token
 
     def rows(self, options: SourceOptions) -> Iterable[EventRow]:
-        return past_from_images.documents_at(Snapshot(options), self.token)
+        return documents_by_images(Snapshot(options), self.token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ class ArchivedPartition(ReadPartition):
         snapshot = Snapshot(options)
         if self.first:
             yield snapshot.begin_row(self.token)
-        yield from past_from_archive.documents_at(options, self.token, self.base, self.slice, self.slices)
+        yield from documents_by_archive(options, self.token, self.base, self.slice, self.slices)
         if self.last:
             yield snapshot.end_row_at(self.token)
 
@@ -112,7 +111,7 @@ def past_partitions(options: SourceOptions, token: Token) -> Sequence[ReadPartit
     """Return the partitions of the collection at `token`: from the archive if possible, otherwise from the server."""
     if options.archive:
         try:
-            base = past_from_archive.base_at(options, token)
+            base = base_at(options, token)
         except PastUnknown as unknown:
             _LOG.warning("%s. The server is asked instead.", unknown)
         else:

@@ -42,8 +42,7 @@ from headrace.spark.mongodb.server_history import (
 )
 from headrace.spark.mongodb.source_options import BatchEnd, BatchLimits, SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
-from headrace.spark.stream.collection_marks import CollectionMarks
-from headrace.spark.stream.event_marks import MarkCursor, open_marks
+from headrace.spark.stream.event_marks import CollectionMarks, MarkCursor, open_marks
 from headrace.spark.stream.offsets import (
     ALL,
     ArchiveRun,
@@ -64,8 +63,7 @@ from headrace.spark.stream.partitions import (
 )
 from headrace.spark.stream.read_ahead import ReadAhead
 from headrace.spark.timetravel.archive import Archive, ArchiveContents, has_events, resolve
-from headrace.spark.timetravel.past_from_archive import base_at
-from headrace.spark.timetravel.past_from_images import PastUnknown
+from headrace.spark.timetravel.past import PastUnknown, base_at
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 
 CHUNK_ROWS: Final = 20_000

@@ -36,7 +36,7 @@ from headrace.spark.tables.document_codec import DocumentCodec, EncodedRows
 from headrace.spark.tables.document_files import DocumentFile, DocumentFiles, Slots
 from headrace.spark.tables.document_table import Position
 from headrace.spark.tables.mirror_table import key_texts
-from headrace.spark.tables.position import STATE_KEY, NotAMirror
+from headrace.spark.tables.progress import STATE_KEY, NotAMirror
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.tables.typed.table_schema import (
     SchemaChange,

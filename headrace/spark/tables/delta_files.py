@@ -25,8 +25,7 @@ from deltalake.transaction import AddAction
 
 from headrace import limits
 from headrace.spark.rows.tokens import TIME_END
-from headrace.spark.tables.position import STATE_KEY
-from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.progress import STATE_KEY, Progress
 from headrace.spark.tables.table_location import TableLocation
 
 # Properties of tables that only some writers support.

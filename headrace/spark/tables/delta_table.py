@@ -28,8 +28,7 @@ from headrace.spark.tables.document_table import Position, TableChanges, TableKi
 from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.history_table import HISTORY
 from headrace.spark.tables.mirror_table import MIRROR, keys_condition
-from headrace.spark.tables.position import NotAMirror
-from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.progress import NotAMirror, Progress
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.typed.table_schema import SchemaChange, TypedOptions
 

@@ -19,7 +19,7 @@ from headrace.spark.columns.column_arrays import REST, SHAPE, ArrowColumns
 from headrace.spark.columns.column_types import LeafType, StructOf
 from headrace.spark.rows.events import TYPED_COLUMNS
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.spark.tables.position import NotAMirror
+from headrace.spark.tables.progress import NotAMirror
 from headrace.spark.tables.typed.table_schema import (
     COLUMNS_KEY,
     Document,

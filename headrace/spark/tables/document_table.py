@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from headrace.spark.tables.position import TablePosition
+from headrace.spark.tables.progress import TablePosition
 
 Changes_contra = TypeVar("Changes_contra", contravariant=True)
 Position = TypeVar("Position", bound=TablePosition)

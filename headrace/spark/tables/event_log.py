@@ -35,8 +35,7 @@ from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.delta_files import WrittenFile, files_between, fits, note
 from headrace.spark.tables.document_codec import DocumentCodec, TypedEvents
 from headrace.spark.tables.document_table import TableChanges
-from headrace.spark.tables.position import STATE_KEY
-from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
+from headrace.spark.tables.progress import IDENTITY, STATE_KEY, Progress, RowIdentity
 from headrace.spark.tables.staged_files import Encode
 from headrace.spark.tables.table_location import local_folder, location_of
 from headrace.spark.tables.typed.table_schema import SchemaChange, TypedOptions

@@ -53,7 +53,7 @@ from headrace.spark.rows.key_identity import (
 )
 from headrace.spark.tables.apply_update import CannotApply, apply_update
 from headrace.spark.tables.document_table import TableChanges
-from headrace.spark.tables.position import TablePosition
+from headrace.spark.tables.progress import TablePosition
 from headrace.spark.tables.refused_rows import RowRefused
 
 _PLAIN_KEY: Final = re.compile(r'\{"_id":(\{"\$\w+":"[^"\\]*"\}|"[^"\\]*")\}')

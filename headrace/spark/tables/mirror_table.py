@@ -20,7 +20,7 @@ from headrace.spark.rows.events import SERVER
 from headrace.spark.rows.key_identity import server_key, split_server_key
 from headrace.spark.tables.document_table import DocumentTable, TableChanges, TableContent, TableKind
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState, mirror_schema
-from headrace.spark.tables.position import STATE_KEY, NotAMirror
+from headrace.spark.tables.progress import STATE_KEY, NotAMirror
 from headrace.spark.tables.table_location import local_folder
 
 

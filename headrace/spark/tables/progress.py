@@ -1,25 +1,172 @@
-"""The progress of an append-only target, and the rule for which rows of a batch are new to it.
+"""The position that a table stores in the commit of its rows, with its owner; and the progress of a log or a history.
 
-An append-only target cannot be emptied and filled again, as a mirror is when a snapshot begins. So snapshots are
-identified by the token at which they began. The rule for a row:
-
-- An event is new if its token is greater than the last event's.
-- `snapshotBegin` is new if its token is greater than that of the last snapshot.
-- The rows of a snapshot are new if their snapshot is new. A new query may repeat a snapshot after the checkpoint was
-lost. If nothing was written after that snapshot's rows, a repeated row is new if the target lacks it. If that snapshot
-was complete, no row is new.
-
-With several servers each has its own progress, because their tokens cannot be compared. A row is judged by the progress
-of its server.
+At the start and before each commit, a sink refuses to write the table of another owner. A table of an earlier version
+has no owner: the first job that writes it becomes its owner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+from typing import Any, Final, Self
 
-from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END, SNAPSHOT_KINDS, Row
-from headrace.spark.tables.position import TablePosition
+from headrace.spark.rows.events import INVALIDATING, SNAPSHOT_BEGIN, SNAPSHOT_END, SNAPSHOT_KINDS, Row
+
+STATE_KEY: Final = "headrace"
+"""The key of the position in a commit's metadata."""
+
+
+class NotAMirror(RuntimeError):
+    """The table belongs to another kind of sink, or another program wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePosition:
+    """Every event up to `token` is applied. The last batch was `batch` of the query `query`.
+
+    With several servers, `servers` has the position of each by its name, and `token` is the last token of all.
+    """
+
+    token: str = ""
+    _: KW_ONLY
+    query: str = ""
+    batch: int = -1
+    servers: Mapping[str, Self] = field(default_factory=dict)
+    owner: str = ""
+    """The `TableOwner` as text; empty if a program without a job made the table."""
+    leftovers: bool = False
+    """Whether the table may still have rows of a collection that is gone (`sinks/folding_sink.py`)."""
+
+    def has(self, query: str, batch: int) -> bool:
+        """Whether this batch of this query is committed."""
+        return self.query == query and batch <= self.batch
+
+    def of_server(self, server: str | None) -> Self:
+        """Return the position for rows of this server; None or an empty name stands for the only server."""
+        return (self.servers.get(server) or type(self)()) if server else self
+
+    def with_server(self, server: str | None, position: Self) -> Self:
+        """Return the position with `position` as the position of this server."""
+        if not server:
+            return position
+        return replace(self, token=max(self.token, position.token), servers={**self.servers, server: position})
+
+    def text(self) -> str:
+        """Return the position as JSON, as it is stored."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Return the position from the text that `text` returned; the first one for an empty text. Raise NotAMirror."""
+        return cls._of(json.loads(text or "{}"))
+
+    @classmethod
+    def _of(cls, given: dict[str, Any]) -> Self:
+        if unknown := given.keys() - cls.__dataclass_fields__.keys():
+            raise NotAMirror(f"the table is another sink's: its position has {', '.join(sorted(unknown))}")
+        servers = {name: cls._of(each) for name, each in given.get("servers", {}).items()}
+        # JSON has lists for tuples.
+        tuples = {name: tuple(map(tuple, value)) for name, value in given.items() if isinstance(value, list)}
+        return cls(**given | tuples | {"servers": servers})
+
+
+POLICIES: Final = ("fail", "follow", "keep")
+"""`fail`: stop before writing anything of the batch. `follow`: do as the collection did. `keep`: keep the rows."""
+
+
+class CollectionGone(RuntimeError):
+    """The collection was dropped or renamed, and the policy is `fail`. Nothing of the batch was written."""
+
+    @classmethod
+    def by(cls, row: Row) -> Self:
+        """Return the error for a row that is a drop, a rename or an invalidate."""
+        return cls(f"{row.operationType} of {row.database}.{row.collection} at {row.token}")
+
+
+def check_not_gone(rows: Iterable[Row], position: TablePosition) -> None:
+    """Raise CollectionGone if a row after the position is a drop, a rename or an invalidate."""
+    for row in rows:
+        if row.operationType in INVALIDATING and row.token > position.of_server(row.server).token:
+            raise CollectionGone.by(row)
+
+
+def checked_policy(policy: str) -> str:
+    """Return `policy`; raise ValueError if it is unknown."""
+    if policy not in POLICIES:
+        raise ValueError(f"the policy for a drop or a rename is one of {', '.join(POLICIES)}, not {policy!r}")
+    return policy
+
+
+class NotOurTable(RuntimeError):
+    """The table belongs to another job or another sink, or has rows of another source."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableOwner:
+    """The job and the sink that fill a table, and the source of its rows.
+
+    `job` is the id in the job's checkpoint; `histories` is the id of each server's replica set, if known.
+    """
+
+    job: str
+    name: str
+    checkpoint: str
+    sink: str
+    namespace: str
+    histories: Mapping[str, str] = field(default_factory=dict)
+    collections: Mapping[str, str] = field(default_factory=dict)
+    """The UUID of each server's collection at the start of the job, if known."""
+
+    def text(self) -> str:
+        """Return the owner as JSON, as it is stored."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, text: str) -> TableOwner | None:
+        """Return the owner from the text that `text` returned; None for an empty text."""
+        return cls(**json.loads(text)) if text else None
+
+
+def check_owner(stored: str, owner: TableOwner | None, table: object) -> None:
+    """Raise NotOurTable if the table has another owner than the sink that is about to write it.
+
+    A sink without an owner was made by a program and may write any table. Histories are not compared here: a new
+    snapshot corrects the rows of an earlier history.
+    """
+    before = TableOwner.of(stored)
+    if before is None or owner is None:
+        return
+    if before.sink != owner.sink:
+        raise NotOurTable(
+            f"{table} is a table of the sink {before.sink!r} of the job {before.name}, not of {owner.sink!r}: "
+            "give each sink a path of its own"
+        )
+    if before.job != owner.job:
+        raise NotOurTable(
+            f"{table} is filled by another job, {before.name} (checkpoint {before.checkpoint}): give this job a table "
+            "of its own, or remove that one with `headrace pipeline reset --data`"
+        )
+    if before.namespace != owner.namespace:
+        raise NotOurTable(
+            f"{table} has the rows of {_shown(before.namespace)}, and the job reads {_shown(owner.namespace)}: give it "
+            "a checkpoint and tables of its own, or begin again with `headrace pipeline reset --data`"
+        )
+
+
+def check_servers(*, has_several: bool, has_rows: bool, reads_several: bool, table: object) -> None:
+    """Raise NotOurTable if the table has rows of one server and the source reads several, or the reverse."""
+    if has_rows and has_several != reads_several:
+        before, now = ("several", "one") if has_several else ("one", "several")
+        raise NotOurTable(
+            f"{table} has the rows of {before} server{'s' * has_several}, and the job reads {now}: give it a "
+            "checkpoint and tables of its own, or begin again with `headrace pipeline reset --data`"
+        )
+
+
+def _shown(namespace: str) -> str:
+    return namespace or "the whole deployment"
+
 
 IDENTITY = ("operationType", "token", "documentKey", "server")
 RowIdentity = tuple[str | None, str, str | None, str | None]
@@ -67,7 +214,19 @@ def identity(row: Row) -> RowIdentity:
 
 
 class Sieve:
-    """Decides which rows are new, in token order, and tracks the progress.
+    """Decides which rows are new to an append-only target, in token order, and tracks the progress.
+
+    Such a target cannot be emptied and filled again, as a mirror is when a snapshot begins. So snapshots are identified
+    by the token at which they began. The rule for a row:
+
+    - An event is new if its token is greater than the last event's.
+    - `snapshotBegin` is new if its token is greater than that of the last snapshot.
+    - The rows of a snapshot are new if their snapshot is new. A new query may repeat a snapshot after the checkpoint
+      was lost. If nothing was written after that snapshot's rows, a repeated row is new if the target lacks it. If that
+      snapshot was complete, no row is new.
+
+    With several servers each has its own progress, because their tokens cannot be compared. A row is judged by the
+    progress of its server.
 
     `present` has the identities of the snapshot rows in the target; it is needed only if `may_be_present`.
     """

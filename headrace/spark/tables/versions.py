@@ -20,8 +20,7 @@ from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity, same_document_key
 from headrace.spark.tables.apply_update import CannotApply, apply_update
 from headrace.spark.tables.fold import MirrorDiverged, key_of
-from headrace.spark.tables.position import CollectionGone
-from headrace.spark.tables.progress import Progress, Sieve
+from headrace.spark.tables.progress import CollectionGone, Progress, Sieve
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,7 @@ from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.tables.catalog.catalog_table import CatalogTable
 from headrace.spark.tables.delta_files import OpenDeltaTable, join_files, newest_commit
-from headrace.spark.tables.position import STATE_KEY, NotAMirror, TablePosition
-from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.progress import STATE_KEY, NotAMirror, Progress, TablePosition
 from headrace.spark.tables.table_location import TableLocation
 
 if TYPE_CHECKING:

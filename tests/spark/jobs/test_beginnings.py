@@ -24,7 +24,7 @@ from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.folding_sink import HistorySink, mirror_sink, sql_sink
 from headrace.spark.sinks.foreach_batch import NoBeginning, for_each_batch
 from headrace.spark.sinks.mongodb_sink import mongodb_sink
-from headrace.spark.tables.position import NotOurTable
+from headrace.spark.tables.progress import NotOurTable
 from tests.spark.jobs.test_start_checks import SINKS, insert, job_of, ran
 from tests.spark.support.generated_changes import table_of, token_at
 from tests.spark.support.pruning import prune_to

@@ -11,7 +11,7 @@ import pytest
 import headrace
 from headrace.spark.jobs.runner import JobRunning, job_lock, reset_job, running_process
 from headrace.spark.jobs.start_checks import begin, check_job
-from headrace.spark.tables.position import NotOurTable
+from headrace.spark.tables.progress import NotOurTable
 from tests.spark.jobs.test_start_checks import insert, job_of, ran
 
 pytestmark = pytest.mark.long

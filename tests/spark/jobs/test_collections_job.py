@@ -36,7 +36,7 @@ from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import StreamReader
 from headrace.spark.tables.dead_letters import REFUSED, DeadLetter, DeadLetters
 from headrace.spark.tables.fold import MirrorChanges
-from headrace.spark.tables.position import NotOurTable
+from headrace.spark.tables.progress import NotOurTable
 
 pytestmark = pytest.mark.long
 

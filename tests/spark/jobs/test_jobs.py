@@ -27,7 +27,7 @@ from headrace.spark.rows.extjson import loads
 from headrace.spark.sinks.contract import BatchReport
 from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.tables.dead_letters import DeadLetters
-from headrace.spark.tables.position import CollectionGone
+from headrace.spark.tables.progress import CollectionGone
 from tests.spark.support.pruning import prune_to
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ import pytest
 from pymongo.database import Database
 
 from headrace import limits
-from headrace.spark.jobs.killed_workers import WorkerKilled
 from headrace.spark.jobs.report import verify_job
-from headrace.spark.jobs.runner import run_job
+from headrace.spark.jobs.runner import WorkerKilled, run_job
 from headrace.spark.sinks import foreach_batch
 from headrace.spark.sinks.contract import BatchReport
 from tests.spark.jobs.test_jobs import job_of, silent

@@ -44,7 +44,7 @@ from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.sink_options import SinkError
 from headrace.spark.stream.offsets import ServerOffset
 from headrace.spark.stream.server_stream import ServerStream
-from headrace.spark.tables.position import NotAMirror, NotOurTable
+from headrace.spark.tables.progress import NotAMirror, NotOurTable
 from headrace.values.position import from_timestamp
 from tests.ports import free_port
 from tests.spark.support.generated_changes import table_of
@@ -400,7 +400,7 @@ def test_a_check_says_what_is_wrong_in_a_line_each(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr("headrace.spark.session.java.find_spec", lambda name: None)
+    monkeypatch.setattr("headrace.spark.session.jvm.find_spec", lambda name: None)
     assert "Spark needs Java" in machine_problems(job)[0] and machine_problems(job, starts_spark=False) == []
     with pytest.raises(CannotStart, match="Spark needs Java"):
         run_job(job)

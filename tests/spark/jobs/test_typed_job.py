@@ -17,7 +17,7 @@ from headrace.spark.jobs.job_file import Job, parse_job
 from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.runner import run_job
 from headrace.spark.rows.extjson import loads
-from headrace.spark.tables.position import NotOurTable
+from headrace.spark.tables.progress import NotOurTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace import limits
-from headrace.spark.session import class_archive, jvm
-from headrace.spark.session.java import Java, find_java
+from headrace.spark.session import jvm
+from headrace.spark.session.jvm import Java, find_java
 
 
 @pytest.fixture
@@ -17,13 +17,13 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Java:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     java = Java(tmp_path / "java", 17)
     jvm.archive_path(java).parent.mkdir(parents=True)
-    monkeypatch.setattr(class_archive, "find_java", lambda: java)
+    monkeypatch.setattr(jvm, "find_java", lambda: java)
     return java
 
 
 def spawned(java: Java, **environ: str) -> list[list[str]]:
     commands: list[list[str]] = []
-    assert class_archive.make_in_background(java, environ=environ, spawn=commands.append) == bool(commands)
+    assert jvm.make_in_background(java, environ=environ, spawn=commands.append) == bool(commands)
     return commands
 
 
@@ -39,9 +39,9 @@ def test_what_failed_is_tried_again_after_a_day(java: Java, monkeypatch: pytest.
         path.write_text("half")
         raise RuntimeError("no Spark")
 
-    monkeypatch.setattr(class_archive, "_write", fail)
+    monkeypatch.setattr(jvm, "_write", fail)
     with pytest.raises(RuntimeError):
-        class_archive.make()
+        jvm.make()
     path = jvm.archive_path(java)
     tried = path.with_name(f"{path.name}.tried")
     assert [file.name for file in path.parent.iterdir()] == [tried.name]
@@ -55,11 +55,11 @@ def test_it_appears_by_a_rename_and_only_one_process_makes_it(java: Java, monkey
     path = jvm.archive_path(java)
 
     def write(java: Java, writing: Path) -> None:
-        assert class_archive.make() is None and not path.exists()
+        assert jvm.make() is None and not path.exists()
         writing.write_text("classes")
 
-    monkeypatch.setattr(class_archive, "_write", write)
-    assert class_archive.make() == path
+    monkeypatch.setattr(jvm, "_write", write)
+    assert jvm.make() == path
     assert [file.name for file in path.parent.iterdir()] == [path.name] and path.read_text() == "classes"
 
 
@@ -78,9 +78,9 @@ def test_another_build_of_java_has_another_archive(java: Java) -> None:
 def test_the_run_in_the_background_ends_with_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes half a minute of a processor that nobody else wants."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert class_archive.make_in_background(find_java(), environ={})
-    assert class_archive._CHILDREN.pop().wait(timeout=900) == 0
+    assert jvm.make_in_background(find_java(), environ={})
+    assert jvm._CHILDREN.pop().wait(timeout=900) == 0
     path = jvm.archive_path(find_java())
     assert [file.name for file in path.parent.iterdir()] == [path.name] and path.stat().st_size > 10_000_000
     assert jvm._archive(find_java())[0] == f"-XX:SharedArchiveFile={path}"
-    assert not class_archive.make_in_background(find_java(), environ={})
+    assert not jvm.make_in_background(find_java(), environ={})

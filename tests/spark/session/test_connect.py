@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from pymongo import MongoClient
 
 import headrace
-from headrace.spark.session.java import find_java, home_for_spark
+from headrace.spark.session.jvm import find_java, home_for_spark
 from tests.ports import free_port
 from tests.spark.support.distribution import java_options, spark_distribution
 

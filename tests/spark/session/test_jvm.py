@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.spark.session import jvm
-from headrace.spark.session.java import Java, find_java
+from headrace.spark.session.jvm import Java, find_java
 
 
 def test_only_the_directory_of_a_process_that_is_gone_is_removed(

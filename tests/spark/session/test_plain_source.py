@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from pymongo.database import Database
 
-from headrace.spark.session.java import find_java, home_for_spark
+from headrace.spark.session.jvm import find_java, home_for_spark
 from headrace.spark.session.last_line import source_error
 from tests.ports import free_port
 from tests.spark.support.distribution import java_options

@@ -16,7 +16,7 @@ from pymongo.database import Database
 
 import headrace
 from headrace.spark.rows.tokens import Token
-from headrace.spark.session.java import find_java, home_for_spark
+from headrace.spark.session.jvm import find_java, home_for_spark
 from tests.spark.support.distribution import java_options, spark_distribution
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]

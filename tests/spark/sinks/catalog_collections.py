@@ -27,12 +27,12 @@ from headrace.spark.jobs.start_checks import TableGone
 from headrace.spark.jobs.status import job_status, lines_of
 from headrace.spark.mongodb.collection_selection import Namespace
 from headrace.spark.session import get_session
-from headrace.spark.sinks.catalog_names import table_in
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import MicroBatch, Sink
 from headrace.spark.sinks.sink_options import parse_sink
+from headrace.spark.sinks.table_paths import table_in
 from headrace.spark.tables.catalog.catalog_table import MIRROR_COLUMNS, CatalogTable, TableMissing
-from headrace.spark.tables.position import NotOurTable
+from headrace.spark.tables.progress import NotOurTable
 from tests.spark.sinks.catalog_crashes import STEPS, contents, in_folder
 from tests.spark.sinks.catalog_session import SETTINGS
 from tests.spark.sinks.test_collections_sink import ALL, batch, insert, row

@@ -16,7 +16,7 @@ from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.runner import reset_job, run_job
 from headrace.spark.jobs.start_checks import TableGone
 from headrace.spark.jobs.status import job_status, lines_of
-from headrace.spark.tables.position import NotOurTable
+from headrace.spark.tables.progress import NotOurTable
 from tests.spark.sinks.catalog_crashes import COLUMNS
 from tests.spark.sinks.catalog_session import SETTINGS
 

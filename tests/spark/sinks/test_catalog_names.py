@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from headrace.spark.jobs.job_file import Job, JobError, parse_job
 from headrace.spark.jobs.job_tables import missing_tables, open_sink, tables_of
-from headrace.spark.sinks.catalog_names import overlap, table_in
 from headrace.spark.sinks.sink_options import SinkError, parse_sink
-from headrace.spark.tables.position import NotOurTable
+from headrace.spark.sinks.table_paths import overlap, table_in
+from headrace.spark.tables.progress import NotOurTable
 from tests.spark.sinks.test_collections_sink import batch, insert
 
 SOURCE = {"uri": "mongodb://h", "database": "d", "startingPosition": "snapshot"}

@@ -17,7 +17,7 @@ from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink
 from headrace.spark.sinks.folding_sink import HistorySink, mirror_sink
 from headrace.spark.sinks.log_sink import changes_sink
 from headrace.spark.tables.mirror_table import stored_rows
-from headrace.spark.tables.position import CollectionGone, NotOurTable, TableOwner
+from headrace.spark.tables.progress import CollectionGone, NotOurTable, TableOwner
 
 COLUMNS = (
     "token",

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from headrace.spark.errors import error_line
-from headrace.spark.session.active_batches import ActiveBatches, QueryStopping
+from headrace.spark.session.interrupts import ActiveBatches, QueryStopping
 from headrace.spark.sinks.folding_sink import paused_collector
 from headrace.spark.sinks.foreach_batch import BatchTooLarge, for_each_batch
 
 PROGRAM = """
 import threading
 from types import SimpleNamespace
-from headrace.spark.session.active_batches import ActiveBatches, QueryStopping
+from headrace.spark.session.interrupts import ActiveBatches, QueryStopping
 from headrace.spark.sinks.foreach_batch import for_each_batch
 
 began = threading.Event()

@@ -20,7 +20,7 @@ from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.mongodb_sink import PerCollectionSink, mongodb_sink
 from headrace.spark.tables.mirror_table import TableGone
-from headrace.spark.tables.position import CollectionGone
+from headrace.spark.tables.progress import CollectionGone
 from tests.spark.jobs.test_start_checks import job_of
 from tests.spark.support.generated_changes import table_of, token_at
 

@@ -15,7 +15,7 @@ from headrace.spark.rows.events import Row
 from headrace.spark.rows.key_identity import of_server
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.folding_sink import HistorySink, mirror_sink
-from headrace.spark.tables.position import CollectionGone, NotOurTable
+from headrace.spark.tables.progress import CollectionGone, NotOurTable
 from headrace.spark.tables.typed.table_schema import TypedOptions
 from tests.spark.sinks.test_server_sinks import NAMES, batches, of_servers
 from tests.spark.sinks.test_sinks import STEPS

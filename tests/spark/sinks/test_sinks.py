@@ -31,7 +31,7 @@ from headrace.spark.sinks.log_sink import LogSink, changes_sink, parquet_sink
 from headrace.spark.sinks.mongodb_sink import mongodb_sink
 from headrace.spark.tables.delta_files import FileWriter
 from headrace.spark.tables.history_table import at
-from headrace.spark.tables.position import CollectionGone, NotAMirror
+from headrace.spark.tables.progress import CollectionGone, NotAMirror
 from headrace.spark.tables.staged_files import StagingWriter
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.tables.typed.table_schema import TypedOptions

@@ -22,7 +22,7 @@ from headrace.spark.sinks.log_sink import LogSink, changes_sink, parquet_sink
 from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.tables.delta_files import files_between
 from headrace.spark.tables.event_log import DeltaLog
-from headrace.spark.tables.position import CollectionGone
+from headrace.spark.tables.progress import CollectionGone
 from headrace.spark.tables.staged_files import (
     FilesNotShared,
     StagedBatch,

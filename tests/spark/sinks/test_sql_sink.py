@@ -21,7 +21,7 @@ from headrace.spark.sinks.folding_sink import MirrorSink, sql_sink
 from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.tables.fold import fold
 from headrace.spark.tables.mirror_table import TableGone
-from headrace.spark.tables.position import NotAMirror
+from headrace.spark.tables.progress import NotAMirror
 from headrace.spark.tables.sql.sql_mirror import DatabaseError, OtherWriter
 from tests.spark.support.crashes import crashing
 from tests.spark.support.generated_changes import GeneratedChanges, batches, generated_changes, table_of

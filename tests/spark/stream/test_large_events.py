@@ -18,9 +18,9 @@ from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import BatchLimits, SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.read_ahead import read_ahead
-from headrace.spark.timetravel.past_from_images import documents_at
+from headrace.spark.timetravel.past import documents_by_images
 from headrace.spark.timetravel.snapshot import Snapshot
-from headrace.spark.verify.compare_mirror import compare
+from headrace.spark.verify.compare import compare
 from headrace.values.arrow.event_columns import COLUMNS
 from headrace.values.bson import decode
 
@@ -224,7 +224,7 @@ def test_a_past_collection_has_large_documents(uri: str, database: Db) -> None:
     then = feed.end_at(feed.now())
     database.c.update_one({"_id": 1}, {"$set": {"text": "y" * (16 * MB - 100)}})
     database.c.delete_one({"_id": 2})
-    rows = list(documents_at(Snapshot(SourceOptions(uri, database.name, "c")), then))
+    rows = list(documents_by_images(Snapshot(SourceOptions(uri, database.name, "c")), then))
     assert [decode(row[7])["text"][0] for row in rows] == ["x", "x"]
 
 

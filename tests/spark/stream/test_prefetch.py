@@ -16,7 +16,7 @@ from headrace import limits
 from headrace.spark.sinks.table_sink import were_fetched
 from headrace.spark.source.admission import HAS_ADMISSION_CONTROL
 from headrace.spark.source.options import parse_options
-from headrace.spark.source.prefetch import PrefetchingReader
+from headrace.spark.source.readers import PrefetchingReader
 from headrace.spark.stream.offsets import in_snapshot
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.spark.session import jvm
-from headrace.spark.session.java import find_java
-from headrace.spark.session.jvm import spark_home
+from headrace.spark.session.jvm import find_java, spark_home
 
 
 def spark_distribution(folder: Path) -> Path:

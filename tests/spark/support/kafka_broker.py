@@ -14,8 +14,7 @@ import pytest
 
 from headrace import limits
 from headrace.clock import SystemClock
-from headrace.spark.session.java import find_java
-from headrace.spark.session.jvm import spark_home
+from headrace.spark.session.jvm import find_java, spark_home
 from headrace.spark.sinks.kafka_sink import unreachable
 from tests.ports import free_port
 from tests.spark.support.other_pyspark import cache

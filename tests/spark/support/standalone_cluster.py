@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from headrace.spark.session.java import find_java, home_for_spark
+from headrace.spark.session.jvm import find_java, home_for_spark
 from tests.ports import free_port
 from tests.spark.support.distribution import java_options, spark_distribution
 

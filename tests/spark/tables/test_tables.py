@@ -14,8 +14,7 @@ from headrace import limits
 from headrace.spark.tables.delta_files import FileWriter, stored_files
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import KINDS, MirrorTable, open_mirror_table, stored_rows
-from headrace.spark.tables.position import NotAMirror
-from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.progress import NotAMirror, Progress
 
 pytestmark = pytest.mark.long
 

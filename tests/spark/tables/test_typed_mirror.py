@@ -21,7 +21,7 @@ from headrace.spark.columns.infer import ColumnRules
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.tables.delta_table import DeltaDocumentTable, delta_mirror
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
-from headrace.spark.tables.position import NotAMirror
+from headrace.spark.tables.progress import NotAMirror
 from headrace.spark.tables.typed.table_schema import TypedOptions, parse_partition
 from tests.spark.columns.test_document_columns import DOCUMENTS
 

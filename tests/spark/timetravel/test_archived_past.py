@@ -21,8 +21,7 @@ from headrace.spark.rows.not_held import NotHeld, reason_of
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.options import parse_options
 from headrace.spark.timetravel.archive import WINDOW_ROWS, ArchiveUnfit
-from headrace.spark.timetravel.past_from_archive import _NAMES, _rows, base_at, documents_at
-from headrace.spark.timetravel.past_from_images import PastUnknown
+from headrace.spark.timetravel.past import _NAMES, PastUnknown, _rows, base_at, documents_by_archive
 from headrace.values.bson import decode, encode
 from tests.spark.rows.test_not_held import CASES, element, inside, text
 from tests.spark.support.archives import ArchivedServer
@@ -115,12 +114,12 @@ def test_the_same_rows_come_when_the_table_has_grown_and_been_compacted(archived
     token, documents = states_of(archived, 1)[3]
     options = parse_options(archived.options())
     base = base_at(options, token)
-    before = list(documents_at(options, token, base))
+    before = list(documents_by_archive(options, token, base))
     archived.write(random.Random(2), 7)
     archived.archive()
     DeltaTable(archived.path).optimize.compact()
     archived.prune()
-    assert list(documents_at(options, token, base)) == before
+    assert list(documents_by_archive(options, token, base)) == before
     assert sorted(dumps(decode(row[7])) for row in before) == documents
 
 
@@ -208,7 +207,7 @@ def test_rows_that_were_removed_are_missed(archived: ArchivedServer) -> None:
     base = base_at(options, token)
     DeltaTable(archived.path).delete("operationType = 'snapshotBegin'")
     with pytest.raises(ArchiveUnfit, match="no longer its snapshot"):
-        list(documents_at(options, token, base))
+        list(documents_by_archive(options, token, base))
     with pytest.raises(PastUnknown):
         base_at(options, token)
 
@@ -220,7 +219,8 @@ def test_an_update_that_can_be_read_in_two_ways_is_refused(archived: ArchivedSer
     archived.archive()
     token = now(archived)
     with pytest.raises(PastUnknown, match="does not tell all"):
-        list(documents_at(parse_options(archived.options()), token, base_at(parse_options(archived.options()), token)))
+        options = parse_options(archived.options())
+        list(documents_by_archive(options, token, base_at(options, token)))
 
 
 def test_a_document_that_an_update_looked_up_later_is_not_taken(archived: ArchivedServer) -> None:

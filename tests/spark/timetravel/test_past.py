@@ -12,7 +12,7 @@ from pymongo.database import Database
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.tokens import Token
-from headrace.spark.timetravel.past_from_images import PastUnknown, documents_at
+from headrace.spark.timetravel.past import PastUnknown, documents_by_images
 from headrace.spark.timetravel.snapshot import Snapshot
 from headrace.values.bson import decode
 
@@ -21,7 +21,7 @@ KEYS: list[Any] = [*range(8), 2.5, "a", "b", Int64(99), {"x": 1}, None, True]
 
 
 def at(uri: str, database: Db, token: Token) -> list[dict[str, Any]]:
-    rows = documents_at(Snapshot(SourceOptions(uri, database.name, "c")), token)
+    rows = documents_by_images(Snapshot(SourceOptions(uri, database.name, "c")), token)
     return sorted((decode(row[7]) for row in rows), key=repr)
 
 

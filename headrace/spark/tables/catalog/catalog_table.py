@@ -29,8 +29,7 @@ from headrace.spark.rows.events import SCHEMA, SERVER, SNAPSHOT_KINDS
 from headrace.spark.tables.document_table import Position, TableChanges, TableKind
 from headrace.spark.tables.event_log import EventLog, NewRows
 from headrace.spark.tables.mirror_table import id_texts, key_texts
-from headrace.spark.tables.position import STATE_KEY, NotAMirror
-from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
+from headrace.spark.tables.progress import IDENTITY, STATE_KEY, NotAMirror, Progress, RowIdentity
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

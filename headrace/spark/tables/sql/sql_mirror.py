@@ -27,7 +27,7 @@ from headrace import limits
 from headrace.spark.errors import redacted
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import TableGone
-from headrace.spark.tables.position import NotAMirror
+from headrace.spark.tables.progress import NotAMirror
 
 _POSITIONS: Final = "headrace_positions"
 _CONNECT_TIMEOUT: Final = frozenset({"mysqldb", "psycopg", "psycopg2", "pymysql"})

@@ -1,12 +1,18 @@
-"""A collection at a past token, computed from an archive: a complete snapshot in the table, and the events since.
+"""A collection at a past token: from its present documents and pre-images, or from an archive.
 
-It needs no pre- and post-images. The events come from the table up to its end, and then from the server. For several
-workers, the documents are divided into slices by a hash of their key's identity (1 and 1.0 are one key). A slice is
-held in memory.
+The result is exact, or PastUnknown is raised.
 
-The result is exact, or PastUnknown is raised. The table must have a complete snapshot from before the token, and every
-later event must be in the table or on the server. No other collection may have been renamed onto this one since, and
-update descriptions must be unambiguous (`showRawUpdateDescription`, `showExpandedEvents`).
+From images: if a document was changed since, the first event after the token shows what it was: nothing, if the event
+is an insert, otherwise its pre-image. Other documents are unchanged. The collection is read in chunks (`snapshot.py`);
+with each chunk, the events are read up to the token of its rows. The oplog must reach back to the token. The collection
+must have had pre-images enabled (`changeStreamPreAndPostImages`) when it was changed, and must not have been dropped or
+renamed.
+
+From an archive: a complete snapshot in the table, and the events since, from the table up to its end, and then from the
+server. It needs no images. For several workers, the documents are divided into slices by a hash of their key's identity
+(1 and 1.0 are one key). A slice is held in memory. The table must have a complete snapshot from before the token, and
+every later event must be in the table or on the server. No other collection may have been renamed onto this one since,
+and update descriptions must be unambiguous (`showRawUpdateDescription`, `showExpandedEvents`).
 """
 
 from __future__ import annotations
@@ -27,14 +33,82 @@ from headrace.spark.rows.not_held import NOT_HELD, NotHeld, held_or_marked, reas
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.fold import MirrorDiverged, MirrorRow, MirrorState, fold, key_of, keys_to_read
 from headrace.spark.timetravel.archive import Archive, ArchivedSnapshot, has_events, read_events
-from headrace.spark.timetravel.past_from_images import PastUnknown
-from headrace.spark.timetravel.snapshot import Snapshot
+from headrace.spark.timetravel.snapshot import Snapshot, StoredDocument
 from headrace.values.arrow.event_columns import EventRow
-from headrace.values.bson import encode_in_order
+from headrace.values.bson import encode_in_order, find_element
 from headrace.values.keystring.encoding import encode_value
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class PastUnknown(RuntimeError):
+    """The documents at the token cannot be determined."""
+
+
+class _ChangesSince:
+    """The documents at a token, computed from the events after it, for keys that were not returned yet."""
+
+    def __init__(self, mongodb: MongoDBStream, token: Token) -> None:
+        self._mongodb = mongodb
+        self._read_to = token
+        self._taken_upto = b""
+        self._before: dict[bytes, StoredDocument | None] = {}
+
+    def read(self, end: Token) -> None:
+        """Read the events up to `end`."""
+        for batch in self._mongodb.read_raw(self._read_to, end):
+            for event in batch:
+                self._note(StoredDocument.of(event))
+        self._read_to = max(self._read_to, end)
+
+    def touched(self, key: Any) -> bool:
+        """Whether an event read so far is of this `_id`."""
+        return encode_value(key) in self._before
+
+    def take(self, upto: bytes | None) -> Iterator[StoredDocument]:
+        """Yield the earlier documents of changed keys up to and including `upto` (None: all); each is yielded once."""
+        for key in sorted(key for key in self._before if upto is None or key <= upto):
+            document = self._before.pop(key)
+            if document is not None:
+                yield document
+        if upto is not None:
+            self._taken_upto = upto
+
+    def _note(self, event: StoredDocument) -> None:
+        kind = event["operationType"]
+        if "documentKey" not in event:
+            raise PastUnknown(f"an event since then is of the whole collection: {kind}")
+        key = encode_value(event["documentKey"]["_id"])
+        if key in self._before or key <= self._taken_upto:
+            return
+        image = find_element(event.raw, b"fullDocumentBeforeChange")
+        before = (
+            None if event.get("fullDocumentBeforeChange") is None or image is None else event.raw[image[1] : image[2]]
+        )
+        if before is None and kind != "insert":
+            raise PastUnknown(
+                f"a document was changed since then ({kind}) and has no pre-image: "
+                "collMod with changeStreamPreAndPostImages: {enabled: true} keeps them from now on"
+            )
+        self._before[key] = StoredDocument.of(before) if before else None
+
+
+def documents_by_images(snapshot: Snapshot, token: Token) -> Iterator[EventRow]:
+    """Yield the documents at `token` as rows with that token. Raise PastUnknown and PositionLost."""
+    since = _ChangesSince(snapshot.stream_with({"fullDocumentBeforeChange": "whenAvailable"}), token)
+    for chunk in snapshot.chunks(10_000):
+        documents, _ = snapshot.consistent_read(chunk)
+        since.read(snapshot.now())  # further than the chunk requires, which does no harm
+        for document in documents:
+            if not since.touched(document["_id"]):
+                yield snapshot.row(token, document)
+        for document in since.take(encode_value(chunk.last_key)):
+            yield snapshot.row(token, document)
+    since.read(snapshot.now())
+    for document in since.take(None):
+        yield snapshot.row(token, document)
+
 
 _NAMES: Final = (
     "token", "operationType", "database", "collection", "documentKey", "fullDocument", "updateDescription", "other",
@@ -59,7 +133,7 @@ def base_at(options: SourceOptions, token: Token) -> ArchivedSnapshot:
     return base
 
 
-def documents_at(
+def documents_by_archive(
     options: SourceOptions, token: Token, base: ArchivedSnapshot, slice_: int = 0, slices: int = 1
 ) -> Iterator[EventRow]:
     """Yield the documents of a slice as rows with `token`, in the order of their keys.

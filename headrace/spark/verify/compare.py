@@ -1,7 +1,7 @@
-"""Checks that a mirror and its collection are equal at one token, and finds the documents that are not.
+"""Compares a job's tables with their source: a mirror, a history or a copy, and a log of events.
 
-Rule: both sides are brought to the same token, so the answer is right while clients write, however far the mirror lags.
-The mirror's rows are valid at its own token. The collection is read in chunks, each row with the token at which it is
+Rule: both sides are brought to the same token, so the answer is right while clients write, however far the table lags.
+A mirror's rows are valid at its own token. The collection is read in chunks, each row with the token at which it is
 valid (`timetravel/snapshot.py`). Then the events up to one last token are applied to both sides, to each row those that
 are newer than it.
 
@@ -10,27 +10,137 @@ Limit: the table's documents are in memory, once where both sides are equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Final, Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from headrace import limits
+from headrace.clock import SystemClock
 from headrace.spark.masks.mask import Mask
-from headrace.spark.mongodb.mongodb_stream import MongoDBStream, description_option, position_before
-from headrace.spark.mongodb.source_options import SourceOptions
-from headrace.spark.rows.events import DOCUMENT_OPERATIONS, INVALIDATING, Row
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, description_option, position_after, position_before
+from headrace.spark.mongodb.source_options import SourceOptions, server_name
+from headrace.spark.rows.events import DOCUMENT_OPERATIONS, INVALIDATING, SERVER, SNAPSHOT, SNAPSHOT_KINDS, Row
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.spark.rows.key_identity import key_identity
+from headrace.spark.rows.key_identity import key_identity, of_server
 from headrace.spark.rows.not_held import held_event, reason_not_held, reason_of
 from headrace.spark.rows.tokens import Token
+from headrace.spark.sinks.contract import MicroBatch
+from headrace.spark.tables.event_log import EventLog
 from headrace.spark.tables.fold import MirrorDiverged, MirrorRow, MirrorState, fold, key_of
+from headrace.spark.tables.history_table import VersionTable
 from headrace.spark.tables.mirror_table import ReadMirror, stored_rows
-from headrace.spark.tables.position import NotAMirror
+from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror
+from headrace.spark.tables.progress import NotAMirror, Progress
 from headrace.spark.timetravel.snapshot import Snapshot
-from headrace.spark.verify.compare_log import Counted, ignored
 from headrace.values.arrow.event_columns import COLUMNS
 from headrace.values.bson import decode
 from headrace.values.order import sort_key
+
+Counted = Callable[[int, int], object]
+"""Called with the number of documents or events read so far, and the number of rows in the table."""
+
+
+def ignored(done: int, total: int) -> None:
+    """Do nothing: the `Counted` of a caller that needs no counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogComparison:
+    """Counts of both sides in the range, and the tokens that the log lacks, has in addition, or has twice.
+
+    `other_count` counts rows that are not compared because they are outside the range: rows of a snapshot, and rows
+    before it.
+    """
+
+    event_count: int
+    row_count: int
+    missing: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+    duplicates: tuple[str, ...] = ()
+    other_count: int = 0
+    compared: bool = True
+    """False if the range is empty: the log has only the beginning of a snapshot."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether the log has each event exactly once."""
+        return not (self.missing or self.extra or self.duplicates)
+
+    def __str__(self) -> str:
+        counts = f"{self.row_count} rows of events, {self.event_count} events"
+        kinds = (("missing", self.missing), ("extra", self.extra), ("twice", self.duplicates))
+        others = [f"{self.other_count} rows of a snapshot or before it not compared"] if self.other_count else []
+        return "; ".join(
+            [counts, *others, *(f"{len(tokens)} {name}, first {tokens[0]}" for name, tokens in kinds if tokens)]
+        )
+
+
+def compare_log(log: EventLog, options: SourceOptions, counted: Counted = ignored) -> LogComparison:
+    """Check that a log of events has every event of its range once, as the server reports them now.
+
+    Only events that are still in the server's oplog can be compared. So the range goes from the log's last snapshot, or
+    its first event, to the log's position. With several servers, the events of each are compared separately. Raise
+    PositionLost if the server no longer has all of the range.
+    """
+    progress, table = log.position(), log.read()
+    if not options.others:
+        return _compared_events(table, progress, options, progress.removed, counted)
+    named = [(server_name(one.uri), one) for one in options.servers]
+    each = [
+        _compared_events(
+            table.filter(pc.equal(table[SERVER], name)), progress.of_server(name), one, progress.removed, counted
+        )
+        for name, one in named
+        if progress.of_server(name).token
+    ]
+    return LogComparison(
+        sum(comparison.event_count for comparison in each),
+        sum(comparison.row_count for comparison in each),
+        tuple(token for comparison in each for token in comparison.missing),
+        tuple(token for comparison in each for token in comparison.extra),
+        tuple(token for comparison in each for token in comparison.duplicates),
+        sum(comparison.other_count for comparison in each),
+        any(comparison.compared for comparison in each),
+    )
+
+
+def _compared_events(
+    table: pa.Table, progress: Progress, options: SourceOptions, removed: str, counted: Counted
+) -> LogComparison:
+    """Compare one server; rows before `removed` have left the log. Tokens are compared in masked form."""
+    masked = options.mask.token if options.mask else str
+    kinds, tokens = (column.to_pylist() for column in table.select(["operationType", "token"]).columns)
+    events = sorted(masked(token) for kind, token in zip(kinds, tokens, strict=True) if kind not in SNAPSHOT_KINDS)
+    start = max(progress.begun or (events[0] if events else progress.token), removed)
+    row_tokens = [token for token in events if token > start]
+    # The log of one of several collections has only events of that collection.
+    of_collection = bool(options.collections)
+    mongodb, last = MongoDBStream(options), Token(progress.token)
+    end = mongodb.end_at(last.time) if last.is_masked else last
+    server_tokens = [
+        token
+        for event in _counting(mongodb.read(position_before(Token(start)), end), counted, len(row_tokens))
+        if start < (token := masked(event["_id"]["_data"])) <= progress.token
+        and (not of_collection or "coll" in event.get("ns", {}))
+    ]
+    duplicates = [after for before, after in pairwise(row_tokens) if before == after]
+    missing, extra = sorted(set(server_tokens) - set(row_tokens)), sorted(set(row_tokens) - set(server_tokens))
+    return LogComparison(
+        len(server_tokens), len(row_tokens), tuple(missing), tuple(extra), tuple(duplicates),
+        len(tokens) - len(row_tokens), start < progress.token or bool(events),
+    )  # fmt: skip
+
+
+def _counting(events: Iterable[Document], counted: Counted, total: int) -> Iterator[Document]:
+    for number, event in enumerate(events, 1):
+        counted(number, total)
+        yield event
+
 
 CHUNK_ROWS: Final = 10_000
 _ATTEMPTS: Final = 3
@@ -230,3 +340,89 @@ def _row(event: Document) -> Row:
         fullDocument=None if document is None else dumps(document),
         updateDescription=None if described is None else dumps(described),
     )
+
+
+_POLL_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTable:
+    """See `mirror_table.ReadMirror`."""
+
+    position: Callable[[], MirrorState]
+    read: Callable[[], pa.Table]
+
+
+def rows_of_server(mirror: ReadMirror, server: str) -> ReadTable:
+    """Return the rows of one server in a mirror of several."""
+
+    def read() -> pa.Table:
+        rows = mirror.read()
+        return rows.filter(pc.equal(rows.column(SERVER), server)).drop_columns([SERVER])
+
+    return ReadTable(lambda: mirror.position().of_server(server), read)
+
+
+def current_versions(history: VersionTable, server: str = "") -> ReadTable:
+    """Return a history's current versions; with several servers, those of one server."""
+
+    def state() -> MirrorState:
+        progress = history.position().of_server(server)
+        return MirrorState(progress.token, progress.ended, query=progress.query, batch=progress.batch)
+
+    def read() -> pa.Table:
+        versions = of_server(server, history.rows()) if server else history.rows()
+        return _table((key, version.document, version.confirmed) for key, version in versions.items())
+
+    return ReadTable(state, read)
+
+
+def snapshot_of(log: EventLog) -> ReadTable:
+    """Return the snapshot at the end of a log that has no later events."""
+
+    def state() -> MirrorState:
+        token = log.position().token
+        return MirrorState(token, token)
+
+    def read() -> pa.Table:
+        begun = log.position().begun
+        rows = MicroBatch("", 0, log.read()).rows()
+        kept = (row for row in rows if row.operationType == SNAPSHOT and row.token >= begun)
+        return _table((key_of(row), row.fullDocument, row.token) for row in kept)
+
+    return ReadTable(state, read)
+
+
+def complete_copy(copy: MongoMirror) -> ReadTable:
+    """Return a copy on a server; its state waits until no commit is running. Raise CollectionUnstable."""
+
+    def state() -> MirrorState:
+        clock, pause = SystemClock(), threading.Event()
+        end_ms = clock.monotonic_ms() + limits.SINK_EXIT_SECONDS_MAX * 1000
+        while not copy.is_complete():
+            if clock.monotonic_ms() > end_ms:
+                raise CollectionUnstable(f"a commit to {copy} takes too long to wait for")
+            pause.wait(_POLL_S)
+        return copy.position()
+
+    return ReadTable(state, copy.read)
+
+
+def at_position(table: ReadMirror, token: str) -> ReadTable:
+    """Return the table of one of several collections, without events from its own position to the job's, `token`.
+
+    Its state has the job's position; a stream of the collection can be opened after that position.
+    """
+
+    def state() -> MirrorState:
+        state = table.position()
+        if not state.token:
+            return state
+        return replace(state, token=position_after(Token(max(state.token, token))).text)
+
+    return ReadTable(state, table.read)
+
+
+def _table(rows: Iterable[tuple[str, str | None, str]]) -> pa.Table:
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
+    return pa.table(dict(zip(("_id", "document", "token"), columns, strict=True)))
