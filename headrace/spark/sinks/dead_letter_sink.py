@@ -25,13 +25,13 @@ from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.rows.not_held import MARKED, marked_rows
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink, take_rows
 from headrace.spark.tables.dead_letters import REFUSED, RESOLVED, DeadLetter, DeadLetters, row_text
+from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror
 from headrace.spark.tables.progress import TablePosition
 from headrace.spark.tables.refused_rows import (
     CommitOutcome,
     Division,
     RefusedRows,
     RefusedWrite,
-    RefusesAsItWrites,
     RowRefused,
     identity_of,
 )
@@ -51,8 +51,8 @@ class DeadLetterSink:
         """The rows of the batch that is being applied, in order; `_table` has the same rows."""
         self._late_count = 0
         table = getattr(sink, "table", None)
-        self._late = isinstance(table, RefusesAsItWrites)
-        if isinstance(table, RefusesAsItWrites):
+        self._late = isinstance(table, MongoMirror)
+        if isinstance(table, MongoMirror):
             table.on_outcome = self._settled
 
     def position(self) -> TablePosition:

@@ -29,16 +29,21 @@ from headrace.spark.masks.mask import Mask
 from headrace.spark.rows.events import DOCUMENT_OPERATIONS, Row
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.table_sink import run_tasks
-from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.delta_files import WrittenFile
+from headrace.spark.tables.delta_table import DeltaDocumentTable
 from headrace.spark.tables.document_files import DocumentFile, DocumentFiles
 from headrace.spark.tables.fold import MirrorDiverged, MirrorState, document_keys, fold, key_of, keys_to_read
-from headrace.spark.tables.history_table import table_of, version_texts, versions_by_key, without_versions
+from headrace.spark.tables.history_table import (
+    VersionChanges,
+    table_of,
+    version_texts,
+    versions_by_key,
+    without_versions,
+)
 from headrace.spark.tables.mirror_table import stored_rows
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.staged_files import read_staged
 from headrace.spark.tables.typed.table_schema import SchemaChange
-from headrace.spark.tables.versions import VersionChanges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +74,7 @@ def mirror_folded(state: MirrorState, rows: list[Row], stored: Stored, prefix: s
 
 
 def history_folded(progress: Progress, policy: str, rows: list[Row], stored: Stored, prefix: str) -> FoldedRows:
-    """Fold rows into a history, as `tables/versions.py` does; see `Fold`."""
+    """Fold rows into a history, as `tables/history_table.py` does; see `Fold`."""
     current = versions_by_key(stored(document_keys(rows)).filter(pc.field("until").is_null()), None)
     changes = VersionChanges(progress, current, lambda _: {}, policy)
     for row in rows:
@@ -110,7 +115,7 @@ class FoldTask:
     fold: Fold
     omit: Mask | None
 
-    def run(self, spark: SparkSession, table: DeltaDocuments[Any]) -> tuple[DocumentFiles, list[FoldedSlot]] | None:
+    def run(self, spark: SparkSession, table: DeltaDocumentTable[Any]) -> tuple[DocumentFiles, list[FoldedSlot]] | None:
         """Return the table's files and the result of each slot's task; None if the driver must fold the batch.
 
         The table may have new columns in either case.

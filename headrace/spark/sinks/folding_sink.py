@@ -38,17 +38,22 @@ from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.sinks.fold_tasks import Fold, FoldTask, history_folded, is_cluster, mirror_folded
 from headrace.spark.sinks.log_sink import checked_writers
 from headrace.spark.sinks.table_sink import TableSink, slot_count
-from headrace.spark.tables.delta_documents import DeltaDocuments
-from headrace.spark.tables.delta_table import delta_history, delta_mirror
+from headrace.spark.tables.delta_table import DeltaDocumentTable, delta_history, delta_mirror
 from headrace.spark.tables.document_files import Slots
 from headrace.spark.tables.fold import MirrorState, document_keys, fold_servers, key_of, server_keys_to_read
-from headrace.spark.tables.history_table import HISTORY, HistoryChanges, VersionTable
+from headrace.spark.tables.history_table import (
+    HISTORY,
+    DocumentVersion,
+    HistoryChanges,
+    OpenVersions,
+    VersionChanges,
+    VersionTable,
+)
 from headrace.spark.tables.mirror_table import MIRROR, MirrorTable, open_mirror_table
 from headrace.spark.tables.progress import Progress, TablePosition, check_not_gone, check_servers, checked_policy
 from headrace.spark.tables.sql.sql_mirror import SqlMirror
 from headrace.spark.tables.staged_files import StagedBatch, read_staged, remove_files, staged_prefix
 from headrace.spark.tables.typed.table_schema import TypedOptions, rest_count_of
-from headrace.spark.tables.versions import DocumentVersion, OpenVersions, VersionChanges
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +72,7 @@ class FoldingSink(TableSink):
 
     def __init__(self, table: Any, policy: str, *, several: bool, shared: bool) -> None:
         super().__init__(table)
-        self.folded_by_tasks = table if shared and policy != "keep" and isinstance(table, DeltaDocuments) else None
+        self.folded_by_tasks = table if shared and policy != "keep" and isinstance(table, DeltaDocumentTable) else None
         """The table, if tasks may write its files."""
         self._leftover_keys = LeftoverKeys(table, policy)
         self._several = several

@@ -1,6 +1,10 @@
-"""Mirrors and histories as Delta tables, written by `deltalake`: each batch is one commit, with its position in it.
+"""Mirrors and histories as Delta tables: each batch is one commit, with its position in it.
 
 Documents are text, or typed columns with `_key` and `_token` beside them; with several servers also `_server`.
+
+A commit replaces each file that has a changing row by one without that row, and adds the new rows (`delta_files.py`).
+Tasks may have written these files (`sinks/fold_tasks.py`). If a column's type changes, the commit rewrites the whole
+table, one batch of rows after the other.
 
 A large mirror (from about a million rows) is partitioned into buckets by a hash of the key. A batch then reads and
 rewrites only files of the buckets that it touches. The column `bucket` has no other meaning. A history is partitioned
@@ -11,26 +15,183 @@ Old files are the table's history; a job's upkeep removes them (`upkeep/`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable
+from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
+from deltalake.transaction import RemoveAction, create_table_with_add_actions
 
+from headrace import limits
+from headrace.clock import SystemClock
+from headrace.spark.columns.infer import with_growth
 from headrace.spark.rows.events import SERVER
-from headrace.spark.tables.delta_documents import DeltaDocuments
-from headrace.spark.tables.delta_files import StoredFile, note, stored_files
-from headrace.spark.tables.document_codec import DocumentCodec, TypedCodec
-from headrace.spark.tables.document_files import BUCKET, DocumentFiles, Slots
+from headrace.spark.tables.delta_files import (
+    FileWriter,
+    OpenDeltaTable,
+    StoredFile,
+    WrittenFile,
+    byte_count,
+    commit_properties,
+    is_plain,
+    join_files,
+    newest_commit,
+    note,
+    read_file,
+    stored_files,
+)
+from headrace.spark.tables.document_codec import DocumentCodec, EncodedRows, TypedCodec
+from headrace.spark.tables.document_files import BUCKET, DocumentFile, DocumentFiles, Slots
 from headrace.spark.tables.document_table import Position, TableChanges, TableKind
 from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.history_table import HISTORY
-from headrace.spark.tables.mirror_table import MIRROR, keys_condition
-from headrace.spark.tables.progress import NotAMirror, Progress
-from headrace.spark.tables.table_location import location_of
-from headrace.spark.tables.typed.table_schema import SchemaChange, TypedOptions
+from headrace.spark.tables.mirror_table import MIRROR, key_texts, keys_condition
+from headrace.spark.tables.progress import STATE_KEY, NotAMirror, Progress
+from headrace.spark.tables.table_location import TableLocation, location_of
+from headrace.spark.tables.typed.table_schema import (
+    SchemaChange,
+    TableSchema,
+    TypedOptions,
+    TypedRows,
+    change_of,
+    commit_metadata,
+)
+
+Reshape = Callable[[pa.Table], pa.Table]
+_JOIN_ALL_COMMITS: Final = 2500
+"""The number of commits after which joined files are joined, too."""
+
+
+class DeltaDocuments(Generic[Position]):
+    """The table at a location, with a position of the type `kept`. `partition_by` is a column that only partitions the
+    table, if any."""
+
+    compact_commits: int = 100
+    """The number of commits after which small files are joined: each commit adds about one."""
+
+    def __init__(
+        self, kept: type[Position], location: TableLocation, codec: DocumentCodec, partition_by: str = ""
+    ) -> None:  # fmt: skip
+        self._kept, self.location, self.codec = kept, location, codec
+        self._open_table = OpenDeltaTable(location)
+        own = [codec.name(partition_by)] if partition_by else []
+        self.partition_by = [*own, *(field.name for field in codec.partitions)]
+
+    def __str__(self) -> str:
+        return str(self.location)
+
+    @property
+    def schema(self) -> TableSchema | None:
+        """The schema of typed documents; None if documents are text."""
+        return self.codec.schema
+
+    def commit_of(self, table: DeltaTable) -> dict[str, Any]:
+        """Return the metadata of this program's newest commit of the table. Raise NotAMirror if there is none."""
+        commit = newest_commit(table)
+        if commit is None:
+            raise NotAMirror(f"the Delta table {self.location} has no commit of this program")
+        return commit
+
+    def columns(self, table: DeltaTable | None) -> Any:
+        """Return the columns of the table's documents, see `DocumentCodec`. Raise NotAMirror."""
+        return self.codec.columns(self.commit_of(table) if table and self.schema else None)
+
+    def metadata(self, table: DeltaTable | None) -> dict[str, str]:
+        """Return the part of a commit's metadata that describes the current columns of the documents."""
+        return commit_metadata(self.columns(table).schema) if self.schema else {}
+
+    def write(self, rows: pa.Table, properties: CommitProperties) -> None:
+        """Replace all rows of the table, or create it."""
+        self.location.create()
+        write_deltalake(
+            self._open_table.now() or self.location.url, rows, mode="overwrite", schema_mode="overwrite",
+            partition_by=self.partition_by or None, commit_properties=properties,
+        )  # fmt: skip
+
+    def rewrite(self, table: DeltaTable, rows: EncodedRows, remaining: Reshape, properties: CommitProperties) -> None:
+        """Write the remaining rows with the new columns, and the new rows, in one commit by deltalake."""
+        new = rows.typed.columns if rows.typed else None
+        old, dataset = self.columns(table), table.to_pyarrow_dataset()
+        there = self.codec.converted(dataset.schema.empty_table(), old, new).schema
+        fields = {field.name: field for field in [*there, *rows.table.schema]}
+        names = [] if rows.change is SchemaChange.REWRITTEN else dataset.schema.names
+        schema = pa.schema([fields[name] for name in dict.fromkeys([*names, *rows.table.schema.names, *fields])])
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for batch in dataset.to_batches():
+                stay = remaining(pa.Table.from_batches([batch]))
+                if stay.num_rows:
+                    yield from _filled(self.codec.converted(stay, old, new), schema).to_batches()
+            yield from _filled(rows.table, schema).to_batches()
+
+        self.write(pa.RecordBatchReader.from_batches(schema, batches()), properties)
+
+    def _commit(
+        self, table: DeltaTable | None, added: Iterable[WrittenFile], removed: Iterable[str],
+        properties: CommitProperties, schema: pa.Schema, *, anew: bool = False,
+    ) -> None:  # fmt: skip
+        """Replace files in one commit; create the table with the columns of the schema if it does not exist.
+
+        `anew`: replace all files, and give the table these columns.
+        """
+        now = SystemClock().now_ms()
+        new = [file.added(now) for file in added]
+        if table is None:
+            self.location.create()
+            create_table_with_add_actions(
+                self.location.url, Schema.from_arrow(schema), new, partition_by=self.partition_by,
+                commit_properties=properties,
+            )  # fmt: skip
+            return
+        old = [] if anew else [RemoveAction(name, True, now) for name in dict.fromkeys(removed)]
+        columns = Schema.from_arrow(schema) if anew else table.schema()
+        mode: Literal["append", "overwrite"] = "overwrite" if anew else "append"
+        table.create_write_transaction([*new, *old], mode, columns, self.partition_by, commit_properties=properties)
+        table.update_incremental()
+        self.compact(table, properties)
+
+    def compact(self, table: DeltaTable, properties: CommitProperties) -> None:
+        """Join small files when due, sorted by the columns that the job names; a large table is sorted by upkeep."""
+        following = table.version() + 1
+        if following % self.compact_commits == 0:
+            target = None if following % _JOIN_ALL_COMMITS == 0 else limits.COMPACT_BYTES
+            join_files(table, properties, target, self.codec.cluster, limits.COMPACT_BYTES)
+
+    def position(self) -> Position:
+        """Return the last committed position; the first one if the table does not exist. Raise NotAMirror."""
+        table = self._open_table.now()
+        if table is None:
+            return self._kept()
+        commit = self.commit_of(table)
+        self.codec.columns(commit)
+        return self._kept.of(str(commit[STATE_KEY]))
+
+    def properties(self, position: Position, metadata: Mapping[str, str]) -> CommitProperties:
+        """Return the properties of a commit of this position, with other metadata."""
+        return commit_properties(position.text(), position.query, position.batch, metadata)
+
+    def _extend(self, table: DeltaTable, schema: pa.Schema, metadata: Mapping[str, str]) -> DeltaTable:
+        """Add all columns of the schema, in a commit that changes nothing else, and return the table."""
+        commit = self.commit_of(table)
+        others = {name: str(value) for name, value in commit.items() if name.startswith("headrace.")}
+        properties = commit_properties(str(commit[STATE_KEY]), "", -1, {**others, **metadata})
+        write_deltalake(table, schema.empty_table(), mode="append", schema_mode="merge", commit_properties=properties)
+        now = self._open_table.now()
+        assert now is not None
+        return now
+
+
+def _filled(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the rows with all columns of the schema; missing ones are null."""
+    columns = [
+        rows.column(field.name) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, names=schema.names).cast(schema)
+
 
 _BUCKETS_KEY: Final = "headrace.buckets"
 
@@ -122,17 +283,145 @@ class DeltaDocumentTable(DeltaDocuments[Position]):
             return files
         return [file for file in files if file.values[self.codec.name(BUCKET)] in buckets]
 
-    def slots(self, count: int) -> Slots:
-        buckets = self._slots.buckets
-        return Slots(min(count, buckets), buckets) if buckets else super().slots(count)
-
-    def files(self, slots: Slots) -> DocumentFiles | None:
-        valid = (self.codec.name(self._kind.current), True) if self._kind.current else None
-        return self.files_for(slots, self._slots.bucketed(self._kind.schema().empty_table()).schema, valid)
-
     def properties(self, position: Position, metadata: Mapping[str, str]) -> CommitProperties:
         buckets = {_BUCKETS_KEY: str(self._slots.buckets)} if self._slots.buckets else {}
         return super().properties(position, {**metadata, **buckets})
+
+    def slots(self, count: int) -> Slots:
+        """Return the slots for the table's rows: `count`, or a multiple for a large table without buckets."""
+        if buckets := self._slots.buckets:
+            return Slots(min(count, buckets), buckets)
+        table = self._open_table.now()
+        size = byte_count(table) if table else 0
+        while size / count > limits.FOLD_SLOT_BYTES_MAX / 2:
+            count *= 2
+        return Slots(count)
+
+    def files(self, slots: Slots, *, every: bool = False) -> DocumentFiles | None:
+        """Return the files with valid rows, or every file, for tasks that rewrite them; None if the driver must
+        fold."""
+        table = self._open_table.now()
+        columns = self.columns(table)
+        if self.schema and not (table and self.schema.settled(columns.schema)):
+            return None
+        commit, rows = self.metadata(table), self._slots.bucketed(self._kind.schema().empty_table()).schema
+        in_files = self.codec.in_files(rows, columns)
+        own = [in_files.field(name) for name in self.partition_by if name in in_files.names]
+        partitions = (*own, *self.codec.partitions)
+        if table is None:
+            return DocumentFiles(self.location, slots, (), self.codec, rows, partitions, commit)
+        if not is_plain(table) or self.of_servers(table):
+            return None
+        there = stored_files(table) if every else self._files(table)
+        if not slots.buckets and sum(file.size for file in there) / slots.count > limits.FOLD_SLOT_BYTES_MAX:
+            return None
+        files = []
+        for each in there:
+            owner = each.values[self.partition_by[0]] if slots.buckets else slots.slot_of_file(each.name)
+            files.append(DocumentFile(each.name, each.size, each.values, owner or 0, owner is None))
+        return DocumentFiles(self.location, slots, tuple(files), self.codec, rows, partitions, commit)
+
+    def of_servers(self, table: DeltaTable) -> bool:
+        """Whether the rows name their server."""
+        return any(field.name == self.codec.name(SERVER) for field in table.schema().fields)
+
+    def read_rows(
+        self, table: DeltaTable, files: Sequence[StoredFile], schema: pa.Schema, condition: Any = None
+    ) -> pa.Table:
+        """Return the rows of these files with the columns of the schema."""
+        columns = self.columns(table)
+        dataset = self.location.dataset([file.name for file in files], self.codec.in_files(schema, columns))
+        batches = (pa.Table.from_batches([batch]) for batch in dataset.to_batches(filter=condition))
+        return pa.concat_tables(
+            [schema.empty_table(), *(self.codec.decoded(each, schema, columns) for each in batches)]
+        )
+
+    def keys_in(self, table: DeltaTable, files: Sequence[StoredFile]) -> Iterator[str]:
+        """Yield the keys of the rows in these files."""
+        names = [self.codec.name(name) for name in ([SERVER] if self.of_servers(table) else []) + ["_id"]]
+        schema = pa.schema([pa.field(name, pa.string()) for name in names])
+        for file in files:
+            for rows in read_file(self.location, file, schema):
+                yield from key_texts(rows)
+
+    def replace(
+        self, table: DeltaTable, rows: EncodedRows, files: Sequence[StoredFile], remaining: Reshape,
+        properties: CommitProperties,
+    ) -> None:  # fmt: skip
+        """Commit the new rows, and the remaining rows of the files that lose rows.
+
+        New columns are in the same commit if the whole table is rewritten, otherwise in a commit before it.
+        """
+        touched, typed = self._touched(table, files, remaining), rows.change is not SchemaChange.NONE
+        anew = rows.change is SchemaChange.REWRITTEN or (typed and len(touched) == len(stored_files(table)))
+        # deltalake writes a table on which its owner has set constraints, because it checks them.
+        if anew or not is_plain(table):
+            self.rewrite(table, rows, remaining, properties)
+            return
+        if typed:
+            table = self._extend(table, rows.table.schema, rows.metadata)
+        size, writer = 0, FileWriter(self.location, self.partition_by)
+        for file in sorted(touched, key=lambda file: file.size, reverse=True):
+            for batch in read_file(self.location, file, rows.table.schema):
+                writer.write(remaining(batch))
+            size += file.size
+            if size > limits.COMPACT_BYTES:
+                writer.finish()
+                size = 0
+        writer.write(rows.table)
+        self._commit(table, writer.finish(), [file.name for file in touched], properties, rows.table.schema)
+
+    def _touched(self, table: DeltaTable, files: Sequence[StoredFile], remaining: Reshape) -> list[StoredFile]:
+        """Return the files that lose rows, and small files whose rows join the new ones."""
+        joined: list[StoredFile] = []
+        if not (self.codec.partitions or self.codec.cluster):
+            size = 0
+            for file in sorted(files, key=lambda file: file.size)[: limits.REWRITTEN_FILE_COUNT_MAX]:
+                size += file.size
+                joined += [file] if size <= limits.REWRITTEN_BYTES_MAX else []
+        names = {self.codec.name(name) for name in ("_id", "token", SERVER)}
+        schema = pa.schema([field for field in pa.schema(table.schema().to_arrow()) if field.name in names])
+
+        def changes(file: StoredFile) -> bool:
+            return any(remaining(rows).num_rows < rows.num_rows for rows in read_file(self.location, file, schema))
+
+        return [file for file in files if file in joined or changes(file)]
+
+    def grown(self, files: DocumentFiles, wanted: Iterable[str]) -> DocumentFiles | None:
+        """Return the files after adding the columns in the schemas that tasks want; None if the driver must fold.
+
+        A separate commit adds new columns. For changed types, all files must be rewritten.
+        """
+        table, schema = self._open_table.now(), self.schema
+        assert table and schema
+        old = new = files.columns.schema
+        for text in wanted:
+            new = with_growth(new, schema.of(text), schema.options.rules)
+        change = change_of(old, new)
+        if change is SchemaChange.REWRITTEN:
+            every = self.files(files.slots, every=True)
+            return every and replace(every, commit=commit_metadata(new), before=files.commit)
+        if change is SchemaChange.NONE:
+            return None
+        grown = replace(files, commit=commit_metadata(new))
+        self._extend(table, grown.stored, grown.commit)
+        schema.committed(TypedRows(grown.columns, [], change, 0))
+        return grown
+
+    def commit_files(
+        self,
+        files: DocumentFiles,
+        added: Iterable[WrittenFile],
+        removed: Iterable[str],
+        position: Position,
+        rest_count: int = 0,
+    ) -> None:
+        """Replace files and store the position, durably: both or neither."""
+        table, anew = self._open_table.now(), files.before is not None
+        self._commit(table, added, removed, self.properties(position, files.commit), files.stored, anew=anew)
+        if table and self.schema:
+            change = SchemaChange.REWRITTEN if anew else SchemaChange.NONE
+            self.schema.committed(TypedRows(files.columns, [], change, rest_count))
 
 
 def _selected(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:

@@ -31,8 +31,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from headrace.durable_files import replace_file, sync_folder
 from headrace.spark.rows.events import SERVER, SNAPSHOT_KINDS
-from headrace.spark.tables.delta_documents import DeltaDocuments
 from headrace.spark.tables.delta_files import WrittenFile, files_between, fits, note
+from headrace.spark.tables.delta_table import DeltaDocuments
 from headrace.spark.tables.document_codec import DocumentCodec, TypedEvents
 from headrace.spark.tables.document_table import TableChanges
 from headrace.spark.tables.progress import IDENTITY, STATE_KEY, Progress, RowIdentity

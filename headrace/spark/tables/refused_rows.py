@@ -9,9 +9,8 @@ after its writes, and before its position says that they are done. So a repeated
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 from headrace.spark.rows.events import DOCUMENT_OPERATIONS, INVALIDATING, SNAPSHOT, Row
 from headrace.spark.rows.extjson import dumps, loads
@@ -41,13 +40,6 @@ class CommitOutcome:
 
     accepted: Mapping[str, str]
     refused: Sequence[RefusedWrite]
-
-
-@runtime_checkable
-class RefusesAsItWrites(Protocol):
-    """A table whose target refuses documents only in a write. Without `on_outcome` a refusal raises CommitRefused."""
-
-    on_outcome: Callable[[CommitOutcome], object] | None
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 import headrace.spark.tables.dead_letters
-import headrace.spark.tables.delta_documents
+import headrace.spark.tables.delta_table
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
@@ -25,7 +25,7 @@ from tests.spark.support.generated_changes import batches, token_at
 
 STEPS = (
     (headrace.spark.tables.dead_letters, "write_deltalake"),
-    (headrace.spark.tables.delta_documents, "write_deltalake"),
+    (headrace.spark.tables.delta_table, "write_deltalake"),
     (DeltaTable, "create_write_transaction"),
 )
 

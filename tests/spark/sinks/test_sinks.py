@@ -19,7 +19,7 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-import headrace.spark.tables.delta_documents
+import headrace.spark.tables.delta_table
 import headrace.spark.tables.event_log
 from headrace import limits
 from headrace.spark.columns.infer import ColumnRules
@@ -53,9 +53,9 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (FileWriter, "write"),
     (FileWriter, "finish"),
     (TableOptimizer, "compact"),
-    (headrace.spark.tables.delta_documents, "write_deltalake"),
+    (headrace.spark.tables.delta_table, "write_deltalake"),
     (headrace.spark.tables.event_log, "write_deltalake"),
-    (headrace.spark.tables.delta_documents, "create_table_with_add_actions"),
+    (headrace.spark.tables.delta_table, "create_table_with_add_actions"),
     (TableLocation, "remove_file"),
     (StagingWriter, "close"),
     (StagingWriter, "write"),

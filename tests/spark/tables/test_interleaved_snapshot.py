@@ -13,8 +13,8 @@ from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, R
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.tables.fold import MirrorRow, MirrorState, document_keys, fold, keys_to_read
+from headrace.spark.tables.history_table import DocumentVersion, VersionChanges
 from headrace.spark.tables.progress import Progress, Sieve, identity, may_be_present
-from headrace.spark.tables.versions import DocumentVersion, VersionChanges
 
 KEYS = 6
 SPELLINGS: tuple[Any, ...] = (int, float, lambda key: Decimal128(f"{key}.0"))

@@ -6,8 +6,8 @@ from typing import Any
 
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps
+from headrace.spark.tables.history_table import VersionChanges
 from headrace.spark.tables.progress import Progress
-from headrace.spark.tables.versions import VersionChanges
 
 
 def event(token: str, kind: str, key: Any, **fields: Any) -> Row:

@@ -93,7 +93,7 @@ class MayNotWrite(RuntimeError):
 
 
 class MongoMirror:
-    """See `mirror_table.MirrorTable` and `refused_rows.RefusesAsItWrites`."""
+    """See `mirror_table.MirrorTable`. Without `on_outcome` a refused document raises CommitRefused."""
 
     def __init__(self, client: MongoClient[Document], database: str, collection: str) -> None:
         self.collection = collection
