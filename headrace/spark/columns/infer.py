@@ -95,22 +95,6 @@ def merged(schema: StructOf, other: StructOf, rules: ColumnRules) -> StructOf:
     return StructOf(fields)
 
 
-def with_growth(schema: StructOf, other: StructOf, rules: ColumnRules) -> StructOf:
-    """Return the schema, extended by the other one's fields and wider types; both grew out of the same schema."""
-    return merged(merged(schema, other, rules), _as_stored(other), rules)
-
-
-def _as_stored(kind: Any) -> Any:
-    """Return the type with numbers as their columns store them: as the wider number."""
-    if isinstance(kind, LeafType):
-        return LeafType(kind.stored, kind.stored) if kind.natural.name in NUMBERS else kind
-    if isinstance(kind, StructOf):
-        return StructOf(tuple(replace(each, type=_as_stored(each.type)) for each in kind.fields))
-    if isinstance(kind, ArrayOf):
-        return ArrayOf(_as_stored(kind.item))
-    return MapOf(_as_stored(kind.value)) if isinstance(kind, MapOf) else kind
-
-
 def validator_schema(validator: Mapping[str, Any], rules: ColumnRules) -> StructOf:
     """Return the schema that a collection's `$jsonSchema` describes; fields whose type it leaves open are omitted."""
     fields: tuple[StructField, ...] = ()

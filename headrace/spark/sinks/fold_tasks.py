@@ -5,19 +5,18 @@ the rows of its slot and the stored rows of their documents. It folds them as th
 of the table that holds one of these documents. If a file belongs to several slots and any of them has a row for it,
 each of their tasks writes a new file with its own rows.
 
-If documents need columns that a typed table lacks, tasks report the columns, the driver adds all of them, and these
-tasks run again. If the type of a column changes, all tasks run again and rewrite all files. So the driver sees no row,
-and its work does not grow with their number.
+So the driver sees no row, and its work does not grow with their number.
 
 Rule: what a task returns says nothing of another slot. So the driver folds a batch with a row about more than one
 document: a drop, or the beginning or end of a snapshot. It also folds a batch of which a task cannot be sure: an event
-does not fit, or a key of another type moves a document to another slot.
+does not fit, a key of another type moves a document to another slot, or documents need other typed columns than the
+table has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,6 @@ from headrace.spark.rows.events import DOCUMENT_OPERATIONS, Row
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.table_sink import run_tasks
 from headrace.spark.tables.delta_files import WrittenFile
-from headrace.spark.tables.delta_table import DeltaDocumentTable
 from headrace.spark.tables.document_files import DocumentFile, DocumentFiles
 from headrace.spark.tables.fold import MirrorDiverged, MirrorState, document_keys, fold, key_of, keys_to_read
 from headrace.spark.tables.history_table import (
@@ -94,15 +92,12 @@ class FoldedSlot:
     rest_count: int = 0
     added: tuple[WrittenFile, ...] = ()
     removed: tuple[str, ...] = ()
-    wanted: tuple[str, ...] = ()
-    """Schemas that typed documents need; if there are any, no files were written."""
 
     def with_bucket(self, other: FoldedSlot) -> FoldedSlot:
         """Return the slot with the result of another of its buckets added."""
         return FoldedSlot(
             self.slot, max(self.token, other.token), self.event_count + other.event_count,
             self.rest_count + other.rest_count, self.added + other.added, self.removed + other.removed,
-            self.wanted + other.wanted,
         )  # fmt: skip
 
 
@@ -115,28 +110,9 @@ class FoldTask:
     fold: Fold
     omit: Mask | None
 
-    def run(self, spark: SparkSession, table: DeltaDocumentTable[Any]) -> tuple[DocumentFiles, list[FoldedSlot]] | None:
-        """Return the table's files and the result of each slot's task; None if the driver must fold the batch.
-
-        The table may have new columns in either case.
-        """
-        files: DocumentFiles | None = self.table
-        folded = self._run(spark, range(self.table.slots.count))
-        if folded and (wanted := [text for each in folded for text in each.wanted]):
-            files = table.grown(self.table, wanted)
-            done = [each for each in folded if not each.wanted and not (files and files.before is not None)]
-            self._remove(each for each in folded if each not in done)
-            slots = [each.slot for each in folded if each not in done]
-            again = replace(self, table=files)._run(spark, slots) if files else None
-            folded = done + again if again and not any(each.wanted for each in again) else None
-            if folded is None:
-                self._remove(done + (again or []))
-        return (files, folded) if files and folded else None
-
-    def _run(self, spark: SparkSession, slots: Sequence[int]) -> list[FoldedSlot] | None:
-        """Return the result of each of these slots; None if the driver must fold them, and then no files are left."""
-        numbers = list(slots)
-        folded = run_tasks(spark, len(numbers), lambda number: self.folded(numbers[number]))
+    def run(self, spark: SparkSession) -> list[FoldedSlot] | None:
+        """Return the result of each slot's task; None if the driver must fold the batch, and then no files are left."""
+        folded = run_tasks(spark, self.table.slots.count, self.folded)
         done = [each for each in folded if each is not None]
         if len(done) == len(folded):
             return done
@@ -159,14 +135,10 @@ class FoldTask:
                 self._remove([result])
                 return None
             result = result.with_bucket(one)
-        if result.wanted:
-            self._remove([result])
-            return FoldedSlot(slot, wanted=result.wanted)
         return result
 
     def _rows(self, slot: int) -> dict[int, list[Row]]:
-        """Return the rows of the slot by bucket, in order. If all files must be rewritten, buckets without rows are
-        included."""
+        """Return the rows of the slot by bucket, in order."""
         pieces = []
         for file in self.staged:
             groups = [number for number, group in enumerate(file.slots) if group == slot]
@@ -174,9 +146,7 @@ class FoldTask:
                 with pq.ParquetFile(file.name, filesystem=self.table.location.files) as opened:
                     pieces.append(opened.read_row_groups(groups))
         rows = self._masked(pieces)
-        slots = self.table.slots
-        every = range(slot, slots.buckets, slots.count) if self.table.before is not None else ()
-        buckets: dict[int, list[Row]] = {bucket: [] for bucket in (every if slots.buckets else (0,))}
+        slots, buckets = self.table.slots, dict[int, list[Row]]()
         for row in rows:
             about_one = row.operationType in DOCUMENT_OPERATIONS
             buckets.setdefault(slots.bucket(key_of(row)) if about_one else 0, []).append(row)
@@ -205,7 +175,7 @@ class FoldTask:
             return None
         encoded = table.codec.encoded(table.slots.bucketed(result.rows), table.columns)
         if encoded.change is not SchemaChange.NONE:
-            return FoldedSlot(slot, wanted=tuple(encoded.metadata.values()))
+            return None
         new = encoded.table.select(old.column_names).cast(old.schema)
         written = table.write(slot, pa.concat_tables([result.remaining(old), new]))
         removed = tuple(file.name for file in touched)

@@ -115,10 +115,9 @@ class FoldingSink(TableSink):
                 return None
             files = None if about_many or few else table.files(self.slots(spark))
             task = FoldTask(files, staged.files, self._fold(before), self.omit) if files else None
-            result = task.run(spark, table) if task else None
-            if result is None:
+            folded = task.run(spark) if task else None
+            if files is None or folded is None:
                 return self._apply(MicroBatch(query, number, read_staged(staged.files, table.location)), before)
-            files, folded = result
             token = max([before.token, *(each.token for each in folded)])
             added, removed = ([file for each in folded for file in getattr(each, way)] for way in ("added", "removed"))
             count, rest_count = (sum(getattr(each, name) for each in folded) for name in ("event_count", "rest_count"))

@@ -16,9 +16,8 @@ Old files are the table's history; a job's upkeep removes them (`upkeep/`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Generic, Literal
+from typing import Any, Final, Generic
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +26,6 @@ from deltalake.transaction import RemoveAction, create_table_with_add_actions
 
 from headrace import limits
 from headrace.clock import SystemClock
-from headrace.spark.columns.infer import with_growth
 from headrace.spark.rows.events import SERVER
 from headrace.spark.tables.delta_files import (
     FileWriter,
@@ -56,7 +54,6 @@ from headrace.spark.tables.typed.table_schema import (
     TableSchema,
     TypedOptions,
     TypedRows,
-    change_of,
     commit_metadata,
 )
 
@@ -131,12 +128,9 @@ class DeltaDocuments(Generic[Position]):
 
     def _commit(
         self, table: DeltaTable | None, added: Iterable[WrittenFile], removed: Iterable[str],
-        properties: CommitProperties, schema: pa.Schema, *, anew: bool = False,
+        properties: CommitProperties, schema: pa.Schema,
     ) -> None:  # fmt: skip
-        """Replace files in one commit; create the table with the columns of the schema if it does not exist.
-
-        `anew`: replace all files, and give the table these columns.
-        """
+        """Replace files in one commit; create the table with the columns of the schema if it does not exist."""
         now = SystemClock().now_ms()
         new = [file.added(now) for file in added]
         if table is None:
@@ -146,10 +140,10 @@ class DeltaDocuments(Generic[Position]):
                 commit_properties=properties,
             )  # fmt: skip
             return
-        old = [] if anew else [RemoveAction(name, True, now) for name in dict.fromkeys(removed)]
-        columns = Schema.from_arrow(schema) if anew else table.schema()
-        mode: Literal["append", "overwrite"] = "overwrite" if anew else "append"
-        table.create_write_transaction([*new, *old], mode, columns, self.partition_by, commit_properties=properties)
+        old = [RemoveAction(name, True, now) for name in dict.fromkeys(removed)]
+        table.create_write_transaction(
+            [*new, *old], "append", table.schema(), self.partition_by, commit_properties=properties
+        )
         table.update_incremental()
         self.compact(table, properties)
 
@@ -297,9 +291,8 @@ class DeltaDocumentTable(DeltaDocuments[Position]):
             count *= 2
         return Slots(count)
 
-    def files(self, slots: Slots, *, every: bool = False) -> DocumentFiles | None:
-        """Return the files with valid rows, or every file, for tasks that rewrite them; None if the driver must
-        fold."""
+    def files(self, slots: Slots) -> DocumentFiles | None:
+        """Return the files with valid rows, for tasks that rewrite them; None if the driver must fold."""
         table = self._open_table.now()
         columns = self.columns(table)
         if self.schema and not (table and self.schema.settled(columns.schema)):
@@ -312,7 +305,7 @@ class DeltaDocumentTable(DeltaDocuments[Position]):
             return DocumentFiles(self.location, slots, (), self.codec, rows, partitions, commit)
         if not is_plain(table) or self.of_servers(table):
             return None
-        there = stored_files(table) if every else self._files(table)
+        there = self._files(table)
         if not slots.buckets and sum(file.size for file in there) / slots.count > limits.FOLD_SLOT_BYTES_MAX:
             return None
         files = []
@@ -387,27 +380,6 @@ class DeltaDocumentTable(DeltaDocuments[Position]):
 
         return [file for file in files if file in joined or changes(file)]
 
-    def grown(self, files: DocumentFiles, wanted: Iterable[str]) -> DocumentFiles | None:
-        """Return the files after adding the columns in the schemas that tasks want; None if the driver must fold.
-
-        A separate commit adds new columns. For changed types, all files must be rewritten.
-        """
-        table, schema = self._open_table.now(), self.schema
-        assert table and schema
-        old = new = files.columns.schema
-        for text in wanted:
-            new = with_growth(new, schema.of(text), schema.options.rules)
-        change = change_of(old, new)
-        if change is SchemaChange.REWRITTEN:
-            every = self.files(files.slots, every=True)
-            return every and replace(every, commit=commit_metadata(new), before=files.commit)
-        if change is SchemaChange.NONE:
-            return None
-        grown = replace(files, commit=commit_metadata(new))
-        self._extend(table, grown.stored, grown.commit)
-        schema.committed(TypedRows(grown.columns, [], change, 0))
-        return grown
-
     def commit_files(
         self,
         files: DocumentFiles,
@@ -417,11 +389,9 @@ class DeltaDocumentTable(DeltaDocuments[Position]):
         rest_count: int = 0,
     ) -> None:
         """Replace files and store the position, durably: both or neither."""
-        table, anew = self._open_table.now(), files.before is not None
-        self._commit(table, added, removed, self.properties(position, files.commit), files.stored, anew=anew)
-        if table and self.schema:
-            change = SchemaChange.REWRITTEN if anew else SchemaChange.NONE
-            self.schema.committed(TypedRows(files.columns, [], change, rest_count))
+        self._commit(self._open_table.now(), added, removed, self.properties(position, files.commit), files.stored)
+        if self.schema:
+            self.schema.committed(TypedRows(files.columns, [], SchemaChange.NONE, rest_count))
 
 
 def _selected(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:

@@ -44,9 +44,6 @@ class DocumentFiles:
     rows: pa.Schema
     partitions: Sequence[pa.Field]
     commit: Mapping[str, str]
-    before: Mapping[str, str] | None = None
-    """The metadata that defines the columns in the present files, if a type has changed and all files must be
-    rewritten."""
 
     @property
     def columns(self) -> Any:
@@ -56,11 +53,8 @@ class DocumentFiles:
     @property
     def stored(self) -> pa.Schema:
         """The schema of the rows as they are stored, with the partition columns."""
-        return self._stored(self.columns)
-
-    def _stored(self, columns: Any) -> pa.Schema:
         names = {field.name for field in self.partitions}
-        in_files = self.codec.in_files(self.rows, columns)
+        in_files = self.codec.in_files(self.rows, self.columns)
         return pa.schema([*(field for field in in_files if field.name not in names), *self.partitions])
 
     def files_of(self, slot: int, bucket: int) -> list[DocumentFile]:
@@ -69,23 +63,17 @@ class DocumentFiles:
         return [file for file in self.files if file.shared or file.owner == owner]
 
     def is_touched(self, file: DocumentFile, keys: pa.Array) -> bool:
-        """Whether the file must be rewritten: it has a row with one of the keys, or all files are rewritten.
+        """Whether the file must be rewritten: it has a row with one of the keys.
 
         `keys` are the slot's keys. For a shared file, which all slots then rewrite, they are the keys of the batch.
         """
-        if self.before is not None:
-            return True
         schema = pa.schema([pa.field(self.codec.name("_id"), pa.string())])
         some = read_file(self.location, file, schema)
         return any(pc.any(pc.is_in(rows.column(0), keys)).as_py() for rows in some)
 
     def read(self, file: DocumentFile, slot: int) -> pa.Table:
         """Return the slot's rows in the file, as they are stored."""
-        old = self.columns if self.before is None else self.codec.columns(self.before)
-        schema = self._stored(old)
-        rows = pa.concat_tables([schema.empty_table(), *read_file(self.location, file, schema)])
-        if self.before is not None:
-            rows = self.codec.converted(rows, old, self.columns).select(self.stored.names)
+        rows = pa.concat_tables([self.stored.empty_table(), *read_file(self.location, file, self.stored)])
         if not file.shared:
             return rows
         slots = [self.slots.slot(key) for key in rows.column(self.codec.name("_id")).to_pylist()]

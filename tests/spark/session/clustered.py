@@ -21,7 +21,6 @@ from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.runner import run_job
 from headrace.spark.sinks.contract import BatchReport
 from headrace.spark.sinks.fold_tasks import FoldTask
-from headrace.spark.tables.delta_table import DeltaDocumentTable
 
 limits.FOLD_ROW_COUNT_MIN = 1000  # type: ignore[misc]
 KINDS = {
@@ -63,8 +62,8 @@ def main(uri: str, folder: str) -> None:
     folded: dict[str, list[bool]] = {kind: [] for kind in KINDS}
     tasks = FoldTask.run
 
-    def counted(task: FoldTask, session: SparkSession, table: DeltaDocumentTable[Any]) -> Any:
-        done = tasks(task, session, table)
+    def counted(task: FoldTask, session: SparkSession) -> Any:
+        done = tasks(task, session)
         folded[kind].append(done is not None)
         return done
 

@@ -34,7 +34,9 @@ def test_two_workers_fold_and_write_with_a_worker_killed(uri: str, database: Db,
     assert result["master"] == master
     assert result["killed"] == [True]
     assert not result["folded"].pop("changes")
-    assert all(folded and all(folded) for folded in result["folded"].values()), "tasks fold batches of each kind"
+    for kind, folded in result["folded"].items():
+        assert any(folded), "tasks fold batches of each kind"
+        assert all(folded) or "typed" in kind, "the driver folds only what needs other columns"
     for kind in ("mirror", "history", "mirror typed", "history typed"):
         table = DeltaTable(tmp_path / kind).to_pyarrow_table()
         assert table.num_rows == 12_000
