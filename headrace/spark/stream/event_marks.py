@@ -177,45 +177,29 @@ def _values(column: Any) -> list[Any]:
 _GOES: Final = frozenset({"drop", "rename"})
 
 
-class JoinedSnapshot(NamedTuple):
-    """The snapshot of a renamed collection. It begins after the rename and fits into the rename's batch."""
-
-    renamed_at: Token
-    name: str
-    rows: int
-
-
 class CollectionMarks:
     """Marks of the events of several collections, and how they affect the collections' snapshots; see `MarkCursor`.
 
-    A rename to a selected name brings documents without events. They are read in the batch of the rename, if the
-    renamed collections have about `rows_max` documents at most. Otherwise the marks stop there, as at an invalidate:
-    the batch ends, and the collection waits for its snapshot. The marks also stop at the drop of a skipped collection,
-    because a later collection of that name is another one.
+    A rename to a selected name brings documents without events. So the marks stop there, as at an invalidate: the batch
+    ends, and the collection waits for its snapshot. The marks also stop at the drop of a skipped collection, because a
+    later collection of that name is another one.
     """
 
     def __init__(
-        self, cursor: MarkCursor, selection: CollectionSelection, skipped: Iterable[str], source: ServerStream,
-        rows_max: int,
-    ) -> None:  # fmt: skip
-        self._cursor, self._selection, self._source, self._rows_max = cursor, selection, source, rows_max
+        self, cursor: MarkCursor, selection: CollectionSelection, skipped: Iterable[str], source: ServerStream
+    ) -> None:
+        self._cursor, self._selection, self._source = cursor, selection, source
         self.token = cursor.token
         self.drained = self.closed = False
         self.stopped_at: Token | None = None
         """The last mark at which a batch had to end."""
         self.renamed_to: tuple[str, ...] = ()
         """The selected names to which that mark renames a collection, and whose snapshots must wait."""
-        self.joined: list[JoinedSnapshot] = []
-        """Snapshots read in the batch of their rename; only of batches that the caller has not finished."""
         self.skips: list[tuple[Token, str, bool]] = []
         """The events from which on a collection is skipped (True) or no longer skipped (False)."""
         self._skipped = set(skipped)
         self._seen: set[Namespace] = set()
         self._waiting: list[EventMark] = []
-
-    def begin_batch(self, start: Token) -> None:
-        """Begin a batch at `start`: forget the joined snapshots of earlier batches."""
-        self.joined = [each for each in self.joined if each.renamed_at > start]
 
     def next_batch(self, *, wait_ms: int, run: RunBounds | None = None) -> list[EventMark]:
         cursor = self._cursor
@@ -256,15 +240,5 @@ class CollectionMarks:
             self.skips.append((each.token, name, False))
         self.renamed_to = ()
         if each.to and self._selection.matches(each.to) and text_of(each.to) not in self._skipped:
-            self._renamed_to(text_of(each.to), each.token, stops=freed)
+            self.renamed_to = (text_of(each.to),)
         return freed or bool(self.renamed_to)
-
-    def _renamed_to(self, name: str, token: Token, *, stops: bool) -> None:
-        """Decide whether the renamed collection's snapshot is read in the batch of the rename."""
-        full = len(self.joined) >= limits.SNAPSHOT_COLLECTION_COUNT_MAX
-        again = any(each.name == name for each in self.joined)
-        rows = None if stops or full or again else self._source.snapshot_rows(name)
-        if rows is None or sum(each.rows for each in self.joined) + rows > self._rows_max:
-            self.renamed_to = (name,)
-        else:
-            self.joined.append(JoinedSnapshot(token, name, rows))

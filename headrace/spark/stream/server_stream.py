@@ -9,8 +9,7 @@ was determined. So no chunk is older than an event of its own batch or of an ear
 requires this. These collections need a snapshot:
 
 - At the beginning, each existing collection, and each that was dropped or renamed while they were listed.
-- A collection that is renamed to a selected name, because its documents come in no event. Its snapshot begins after the
-rename, in the rename's batch if the documents fit; otherwise the batch ends at the rename.
+- A collection that is renamed to a selected name, because its documents come in no event. The batch ends at the rename.
 - Each newly selected collection, when the options' names have changed.
 
 A collection created later needs none: events bring all its documents. The events of a collection are omitted until its
@@ -44,7 +43,6 @@ from headrace.spark.mongodb.source_options import BatchEnd, BatchLimits, SourceO
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.event_marks import CollectionMarks, MarkCursor, open_marks
 from headrace.spark.stream.offsets import (
-    ALL,
     ArchiveRun,
     Offset,
     ServerOffset,
@@ -91,7 +89,6 @@ class ServerStream:
         """How often in a row there was nothing new."""
         self._marks: CollectionMarks | None = None
         self._skipped: tuple[str, ...] = ()
-        self._in_snapshot: frozenset[str] = frozenset()
         self._seen: set[Namespace] = set()
         self._snapshots: dict[str, Snapshot] = {}
         """The collection whose chunks are planned."""
@@ -144,7 +141,7 @@ class ServerStream:
             return after.document()
         try:
             if several:
-                self._begin_batch(before)
+                self._skipped = before.skipped
                 after = planned(before, position_after(before.token), self._chunk_rows, self)
             end = self.advance(before.token, wait_ms=1 if after.snapshots else self.wait_ms)
             if not several:
@@ -156,19 +153,11 @@ class ServerStream:
             if not archived.rows and archived.token.text > before.token.text:
                 return replace(after, token=archived.token).document()
             end = archived
-        joined = self._joined(end.token)
-        self._extend_run(ended=bool(joined) or (before.in_snapshot and not after.in_snapshot))
-        if not self.has_moved(before.token, end, initial=before.initial) and not (after.snapshots or joined):
+        self._extend_run(ended=before.in_snapshot and not after.in_snapshot)
+        if not self.has_moved(before.token, end, initial=before.initial) and not after.snapshots:
             return start
-        after = replace(after, token=max(end.token, before.token), snapshots=(*after.snapshots, *joined))
+        after = replace(after, token=max(end.token, before.token))
         return self._with_marks(after, closed=end.closed).document()
-
-    def _begin_batch(self, before: ServerOffset) -> None:
-        """Tell the marks of several collections where the batch begins, and which collections wait or are skipped."""
-        self._skipped = before.skipped
-        self._in_snapshot = frozenset((*before.waiting, *([before.reading.name] if before.reading else [])))
-        if self._marks:
-            self._marks.begin_batch(before.token)
 
     def _extend_run(self, *, ended: bool) -> None:
         """Move the end of the run to the present time, because rows of an `ended` snapshot may be newer."""
@@ -335,14 +324,6 @@ class ServerStream:
         again = replace(before, selection=selection, waiting=waiting, reading=reading, snapshots=(), initial=False)
         return again.with_waiting(new)
 
-    def _joined(self, end: Token) -> list[SnapshotPiece]:
-        """Return the snapshots, read in this batch, of collections that the batch renames."""
-        return [
-            SnapshotPiece(each.name, position_after(each.renamed_at), True, (ALL,), True)
-            for each in (self._marks.joined if self._marks else ())
-            if each.renamed_at <= end
-        ]
-
     def _with_marks(self, after: ServerOffset, *, closed: bool) -> ServerOffset:
         """Return the end of a batch, updated by the collections that its marks skip or rename."""
         marks = self._marks
@@ -365,7 +346,7 @@ class ServerStream:
         cursor = open_marks(self.mongodb, start, sizes=sizes, names=several)
         if not several:
             return cursor
-        self._marks = CollectionMarks(cursor, self.options.selection, self._skipped, self, self._chunk_rows)
+        self._marks = CollectionMarks(cursor, self.options.selection, self._skipped, self)
         return self._marks
 
     def count(self, name: str) -> int:
@@ -378,10 +359,6 @@ class ServerStream:
             self._snapshots = {name: snapshot_of(self.options, name)}
         snapshot = self._snapshots[name]
         return snapshot.next_chunk(after, rows_max, snapshot.batch_bytes * rows_max // self._chunk_rows)
-
-    def snapshot_rows(self, name: str) -> int | None:
-        """Return what `count` returns; None if the collection's snapshot already waits or runs."""
-        return None if name in self._in_snapshot else self.count(name)
 
     def unseen(self, names: list[Namespace]) -> set[Namespace]:
         """Return the collections among `names`, which were not seen before, that must be skipped."""

@@ -73,9 +73,7 @@ class SchemaChange(enum.Enum):
 
     NONE = "none"
     ADDED = "added"
-    """New columns, which are null in the existing rows."""
-    NESTED = "nested"
-    """New fields within columns, which are null in the existing rows."""
+    """New columns, or new fields within columns, which are null in the existing rows."""
     REWRITTEN = "rewritten"
 
 
@@ -176,11 +174,7 @@ def change_of(stored: StructOf, schema: StructOf) -> SchemaChange:
     """Return the change from the stored schema to another one."""
     if stored == schema:
         return SchemaChange.NONE
-    if not _extends(stored, schema):
-        return SchemaChange.REWRITTEN
-    by_path = {each.path: each.type for each in schema.fields}
-    same = all(each.type is None or each.type == by_path[each.path] for each in stored.fields)
-    return SchemaChange.ADDED if same else SchemaChange.NESTED
+    return SchemaChange.ADDED if _extends(stored, schema) else SchemaChange.REWRITTEN
 
 
 def commit_metadata(schema: StructOf) -> dict[str, str]:
