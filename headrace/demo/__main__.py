@@ -25,7 +25,7 @@ from headrace.demo.replay import replay
 from headrace.spark.errors import redacted
 from headrace.spark.mirror import BatchReport, Mirror, follow
 from headrace.spark.session import get_session
-from headrace.spark.verify.compare import compare
+from headrace.spark.verify.comparison import compare
 
 DATABASE: Final = "airline"
 COLLECTION: Final = "flights"

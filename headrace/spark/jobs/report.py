@@ -27,7 +27,7 @@ from headrace.spark.source.options import parse_options
 from headrace.spark.tables.mirror_table import ReadMirror, TableGone
 from headrace.spark.tables.mongodb.mongodb_mirror import MongoMirror, only_reading
 from headrace.spark.tables.progress import NotOurTable, TablePosition, check_owner
-from headrace.spark.verify.compare import (
+from headrace.spark.verify.comparison import (
     Counted,
     at_position,
     compare_log,

@@ -32,12 +32,13 @@ from headrace.spark.stream.partitions import (
     EventRange,
     MergedRanges,
     SnapshotPieces,
+    key_ranges,
     merged_past_partitions,
     past_partitions,
 )
 from headrace.spark.stream.read_ahead import read_ahead
 from headrace.spark.timetravel.archive import end_at, resolve
-from headrace.spark.timetravel.snapshot import Chunk, Snapshot, key_ranges
+from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,15 +10,18 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from bson import Timestamp
+from pymongo.collection import Collection
 
+from headrace import limits
 from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.collection_selection import CollectionSelection, namespace_of, text_of
 from headrace.spark.mongodb.event_ranges import ARROW_ROWS, ReadPartition, read_range
-from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, client_of
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
 from headrace.spark.rows.events import DOCUMENT_OPERATIONS, SERVER
 from headrace.spark.rows.tokens import Token
@@ -26,8 +29,9 @@ from headrace.spark.stream.event_marks import NAMES, rename_target
 from headrace.spark.stream.offsets import ArchiveRun, ServerOffset, SnapshotPiece
 from headrace.spark.timetravel.archive import ArchivedSnapshot, end_at, read_events
 from headrace.spark.timetravel.past import PastUnknown, base_at, documents_by_archive, documents_by_images
-from headrace.spark.timetravel.snapshot import Chunk, Snapshot
+from headrace.spark.timetravel.snapshot import Chunk, Snapshot, batches_at
 from headrace.values.arrow.event_columns import EventRow
+from headrace.values.bson import decode, encode
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -294,3 +298,52 @@ def _times(table: pa.Table) -> pa.ChunkedArray:
 
 def _named(batch: pa.RecordBatch, server: str) -> pa.RecordBatch:
     return batch.append_column(SERVER, pa.array([server] * batch.num_rows, type=pa.string()))
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentRange(ReadPartition):
+    """A partition: the documents of one cluster time with keys from `low` to before `high`, read in parallel by tasks.
+
+    A bound is BSON of {"_id": key}, or empty. It is a part of the index on `_id`, read with read concern `snapshot`, so
+    the ranges have each document once, wherever they begin. The server must keep the time for as long as the tasks
+    take: a Headrace for an hour, a MongoDB for `minSnapshotHistoryWindowInSeconds`, five minutes by default.
+    """
+
+    token: Token
+    time: Timestamp
+    low: bytes = b""
+    high: bytes = b""
+
+    def rows(self, options: SourceOptions) -> Iterator[EventRow]:
+        snapshot = Snapshot(options)
+        bounds: dict[str, Any] = {name: decode(key) for name, key in (("min", self.low), ("max", self.high)) if key}
+        hinted = {"hint": {"_id": 1}, **bounds} if bounds else {}
+        for _, batch in batches_at(_collection(options), self.time, **hinted):
+            for document in batch:
+                yield snapshot.row(self.token, document)
+
+
+def key_ranges(options: SourceOptions, count: int) -> list[DocumentRange]:
+    """Return the collection at present, in up to `count` ranges of similar size; in more if it is large.
+
+    Raise NoSnapshotRead.
+    """
+    collection = _collection(options)
+    keys: dict[str, Any] = {"projection": {"_id": 1}, "limit": 1}
+    time, _ = next(batches_at(collection, **keys))
+    rows = collection.estimated_document_count()
+    count = max(min(count, rows), min(rows // limits.SNAPSHOT_RANGE_ROW_COUNT, limits.SNAPSHOT_RANGE_COUNT_MAX))
+    bounds = [b""]
+    for number in range(1, count):
+        start = {"min": decode(bounds[-1])} if bounds[-1] else {}
+        skip = rows * number // count - rows * (number - 1) // count
+        _, found = next(batches_at(collection, time, **keys, hint={"_id": 1}, sort={"_id": 1}, **start, skip=skip))
+        if not found:
+            break
+        bounds.append(encode({"_id": found[0]["_id"]}))
+    token = MongoDBStream(options).end_at(time)
+    return [DocumentRange(token, time, low, high) for low, high in zip(bounds, [*bounds[1:], b""], strict=True)]
+
+
+def _collection(options: SourceOptions) -> Collection[dict[str, Any]]:
+    return client_of(options.uri)[options.database or ""][options.collection or ""]

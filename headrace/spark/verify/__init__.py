@@ -1,5 +1,5 @@
 """Checks that a sink equals its source, at one token, while clients write."""
 
-from headrace.spark.verify.compare import compare
+from headrace.spark.verify.comparison import compare
 
 __all__ = ["compare"]

@@ -22,7 +22,7 @@ from pymongo.database import Database
 import headrace
 from headrace.spark.mirror import BatchReport, Mirror, catch_up, follow
 from headrace.spark.mongodb.mongodb_stream import description_option
-from headrace.spark.verify.compare import compare
+from headrace.spark.verify.comparison import compare
 from tests.spark.support.processes import children
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import BatchReader, StreamReader
 from headrace.spark.stream.offsets import Offset
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
-from headrace.spark.verify.compare import compare
+from headrace.spark.verify.comparison import compare
 from tests.spark.support.pruning import prune_to
 
 # All that the source sends to a server of which it knows nothing; MongoDB 6.0 has each.

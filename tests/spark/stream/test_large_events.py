@@ -20,7 +20,7 @@ from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.read_ahead import read_ahead
 from headrace.spark.timetravel.past import documents_by_images
 from headrace.spark.timetravel.snapshot import Snapshot
-from headrace.spark.verify.compare import compare
+from headrace.spark.verify.comparison import compare
 from headrace.values.arrow.event_columns import COLUMNS
 from headrace.values.bson import decode
 

@@ -13,7 +13,8 @@ from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import BatchReader
-from headrace.spark.timetravel.snapshot import NoSnapshotRead, key_ranges
+from headrace.spark.stream.partitions import key_ranges
+from headrace.spark.timetravel.snapshot import NoSnapshotRead
 from headrace.values.bson import decode
 
 Db = Database[dict[str, Any]]

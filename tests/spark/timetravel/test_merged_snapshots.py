@@ -30,7 +30,7 @@ from headrace.spark.sinks.log_sink import changes_sink
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.readers import BatchReader, StreamReader
 from headrace.spark.stream.offsets import Offset
-from headrace.spark.verify.compare import compare_log
+from headrace.spark.verify.comparison import compare_log
 from tests.spark.support.archives import SCHEMA, MirroredCollection, Row, advance, batches, run
 from tests.spark.support.pruning import prune_to
 

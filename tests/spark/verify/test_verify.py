@@ -11,14 +11,14 @@ from bson import Int64
 from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 
-import headrace.spark.verify.compare
+import headrace.spark.verify.comparison
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import MirrorTable, open_mirror_table
 from headrace.spark.tables.progress import NotAMirror
-from headrace.spark.verify.compare import CollectionUnstable, compare
+from headrace.spark.verify.comparison import CollectionUnstable, compare
 from tests.spark.rows.test_not_held import CASES
 
 Db = Database[dict[str, Any]]
@@ -54,7 +54,7 @@ def fill(mirrored: MirroredCollection, database: Db, **wrong: str) -> None:
 def test_equal_sides_are_equal_in_every_range(
     mirrored: MirroredCollection, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(headrace.spark.verify.compare, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(headrace.spark.verify.comparison, "CHUNK_ROWS", 10)
     database.c.insert_many([{"_id": number} for number in range(35)] + [{"_id": f"k{number}"} for number in range(20)])
     fill(mirrored, database)
     seen: list[tuple[int, int]] = []
@@ -64,7 +64,7 @@ def test_equal_sides_are_equal_in_every_range(
 
 
 def test_what_differs_is_named(mirrored: MirroredCollection, database: Db, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headrace.spark.verify.compare, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(headrace.spark.verify.comparison, "CHUNK_ROWS", 10)
     database.c.insert_many([{"_id": f"k{number:02}", "n": Int64(1)} for number in range(40)])
     fill(mirrored, database, k03=dumps({"_id": "k03", "n": 1}), k99="{}")
     rows = mirrored.table()
