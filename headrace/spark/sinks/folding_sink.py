@@ -10,10 +10,7 @@ snapshot begins, and replaces each when its key comes again. `fail` stops the jo
 
 from __future__ import annotations
 
-import gc
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -130,55 +127,15 @@ class FoldingSink(TableSink):
     def _apply(self, batch: MicroBatch, before: Any) -> BatchReport | None:
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
-        with paused_collector():
-            masked = batch.masked(self.omit)
-            rows = masked.rows() if self._several else masked.rows_of_one_server()
-            check_servers(
-                has_several=bool(before.servers), has_rows=bool(before.token),
-                reads_several=SERVER in batch.table.column_names, table=self.table,
-            )  # fmt: skip
-            rest_before = rest_count_of(self.table)
-            after, count = self._apply_rows(rows, batch.query, batch.number, before)
-            return batch.report(count, after.token, rest_count_of(self.table) - rest_before)
-
-
-class _Pauses:
-    """The number of threads in the context, and whether the collector was enabled before the first one entered."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._count = 0
-        self._was_enabled = False
-
-    def begin(self) -> None:
-        with self._lock:
-            if not self._count:
-                self._was_enabled = gc.isenabled()
-                gc.disable()
-            self._count += 1
-
-    def end(self) -> None:
-        with self._lock:
-            self._count -= 1
-            if not self._count and self._was_enabled:
-                gc.enable()
-
-
-_PAUSES: Final = _Pauses()
-
-
-@contextmanager
-def paused_collector() -> Iterator[None]:
-    """Pause the garbage collector within the context. Several threads may be in it.
-
-    Folded rows contain no cycles. Otherwise the collector traverses them and all objects of Spark and pandas again and
-    again: a fifth of the time.
-    """
-    _PAUSES.begin()
-    try:
-        yield
-    finally:
-        _PAUSES.end()
+        masked = batch.masked(self.omit)
+        rows = masked.rows() if self._several else masked.rows_of_one_server()
+        check_servers(
+            has_several=bool(before.servers), has_rows=bool(before.token),
+            reads_several=SERVER in batch.table.column_names, table=self.table,
+        )  # fmt: skip
+        rest_before = rest_count_of(self.table)
+        after, count = self._apply_rows(rows, batch.query, batch.number, before)
+        return batch.report(count, after.token, rest_count_of(self.table) - rest_before)
 
 
 _LEAVES_ROWS: Final = INVALIDATING | {SNAPSHOT_BEGIN}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 import threading
@@ -14,7 +13,6 @@ import pytest
 
 from headrace.spark.errors import error_line
 from headrace.spark.session.interrupts import ActiveBatches, QueryStopping
-from headrace.spark.sinks.folding_sink import paused_collector
 from headrace.spark.sinks.foreach_batch import BatchTooLarge, for_each_batch
 
 PROGRAM = """
@@ -86,19 +84,3 @@ def test_a_batch_that_the_driver_does_not_take_is_an_error_that_says_what_to_do(
     with pytest.raises(BatchTooLarge, match=r"batch 7 .*maxBytesPerTrigger") as raised:
         for_each_batch(sink)(frame, 7)
     assert "\n" not in error_line(raised.value)
-
-
-def test_the_garbage_collector_is_as_it_was_when_the_last_fold_ends() -> None:
-    assert gc.isenabled()
-    with paused_collector():
-        with paused_collector():
-            assert not gc.isenabled()
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        with paused_collector():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
