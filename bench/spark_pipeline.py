@@ -22,8 +22,8 @@ from bson import Int64, ObjectId, Timestamp, encode
 from bson.datetime_ms import DatetimeMS
 
 import headrace.spark
-from headrace.spark.rows.documents import Shaper
 from headrace.spark.rows.events import SCHEMA
+from headrace.spark.rows.typed import Shaper
 from headrace.spark.session import get_session
 from headrace.values.arrow.batches import events_batch
 from headrace.values.arrow.event_columns import COLUMNS

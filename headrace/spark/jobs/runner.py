@@ -357,8 +357,7 @@ def staging_options(job: Job, sinks: Sequence[Sink], session: SparkSession) -> d
 
     Empty if the rows are also needed elsewhere.
     """
-    from headrace.spark.sinks.fold_tasks import is_cluster
-    from headrace.spark.sinks.folding_sink import FoldingSink
+    from headrace.spark.sinks.folding_sink import FoldingSink, is_cluster
 
     (sink,) = sinks if len(sinks) == 1 else (None,)
     if job.stages or job.deadletter or job.options.others:

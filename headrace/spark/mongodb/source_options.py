@@ -73,7 +73,7 @@ class SourceOptions:
     stage_into: str = ""
     """The folder of a log into which workers write the rows (`tables/staged_files.py`); empty: Spark gets the rows."""
     stage_slots: str = ""
-    """The slots into which rows in these files are divided (`tables/document_files.py`); empty: not divided."""
+    """The slots into which rows in these files are divided (`tables/staged_files.py`); empty: not divided."""
 
     @property
     def selection(self) -> CollectionSelection:

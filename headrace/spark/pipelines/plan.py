@@ -11,18 +11,24 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, MatchType, Or
 from headrace.query.pipeline import parse_pipeline
+from headrace.query.stages.joins import parse_lookup
 from headrace.query.stages.match_stage import Match
 from headrace.spark.pipelines.groups import Grouping, grouping
-from headrace.spark.pipelines.lookups import check_lookup
 from headrace.spark.pipelines.program import ONE_DOCUMENT, Document, Setting, canonical
 from headrace.spark.pipelines.reader import split_stages
 from headrace.spark.pipelines.refusals import refused
+from headrace.spark.pipelines.row_events import reader
 from headrace.spark.pipelines.windows import Window, delay_of
 from headrace.spark.rows.extjson import dumps, loads
+from headrace.values import bson
+from headrace.values.keystring.encoding import encode_value
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,3 +273,34 @@ def _of_step(step: Step) -> list[ExplainedStage]:
 def _short(stage: Document) -> str:
     text = dumps(stage)
     return text if len(text) <= 100 else text[:97] + "..."
+
+
+_READING: Final = frozenset({"$facet", "$graphLookup", "$lookup", "$unionWith"})
+
+
+def check_lookup(spec: Any, setting: Setting) -> None:
+    """Raise the CommandError of an invalid `$lookup`, or StageRefused if Spark cannot run it."""
+    parse_lookup("$lookup", spec, setting.context(lambda database, collection, depth: ()))
+    if "localField" not in spec or type(spec.get("from")) is not str:
+        raise refused("$lookup", "it must say from, localField and foreignField: without them nothing can be joined")
+    inner = sorted(_names(spec.get("pipeline", [])) & _READING)
+    if inner:
+        raise refused("$lookup", f"its pipeline has {inner[0]}")
+
+
+def _names(value: Any) -> set[str]:
+    """Return all names in a value, at any depth."""
+    if type(value) is list:
+        return set().union(*map(_names, value))
+    if type(value) is not dict:
+        return set()
+    return set(value).union(*map(_names, value.values()))
+
+
+def table_documents(table: DataFrame, column: str) -> tuple[bytes, ...]:
+    """Return the documents of a `$lookup`'s table, in the order of their `_id`, as BSON; each worker holds them."""
+    cells = table.select(column).toArrow().column(0)
+    read = reader(cells.type)
+    documents = [read(cell) for cell in cells.to_pylist() if cell is not None]
+    documents.sort(key=lambda document: encode_value(document.get("_id")))
+    return tuple(map(bson.encode, documents))

@@ -25,7 +25,6 @@ from headrace.spark.pipelines.evaluate import (
     RewriteEvents,
 )
 from headrace.spark.pipelines.groups import PartialGroups, grouped
-from headrace.spark.pipelines.lookups import table_documents
 from headrace.spark.pipelines.plan import (
     EvaluateStep,
     FilterStep,
@@ -33,6 +32,7 @@ from headrace.spark.pipelines.plan import (
     PipelinePlan,
     PlanOptions,
     plan,
+    table_documents,
 )
 from headrace.spark.pipelines.program import Program, Setting, canonical
 from headrace.spark.pipelines.refusals import StageRefused

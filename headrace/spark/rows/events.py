@@ -2,7 +2,7 @@
 
 Rule: no field of an event is dropped. A field goes to `other`, under its name, if it has no column, or if its type is
 not the column's (a pipeline may change events). `headrace.values.arrow.event_columns` fills the columns from an event;
-`documents.py` converts the documents in them.
+`typed.py` converts the documents in them.
 
 Rows that are not MongoDB events have their own operation types: `snapshotBegin`, `snapshot` and `snapshotEnd` (see
 `timetravel/snapshot.py`).

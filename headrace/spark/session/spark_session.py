@@ -6,16 +6,20 @@ program) is used unchanged, and only the source is registered.
 
 from __future__ import annotations
 
+import atexit
 import os
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.spark.errors import error_line
 from headrace.spark.session import jvm, worker_launcher
 from headrace.spark.session.interrupts import handler_restored, replace_handler
-from headrace.spark.session.last_line import say_source_errors_last
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +88,7 @@ def register(session: SparkSession) -> SparkSession:
 
     From then on SIGINT stops queries in order, where PySpark's handler would interrupt them (`interrupts.py`). Workers
     on this machine run this Python, unless the program has named another. An error of the source that the program does
-    not catch is printed in a line at its end (`last_line.py`).
+    not catch is printed in a line at its end.
     """
     from pyspark.errors import AnalysisException
 
@@ -164,3 +168,38 @@ def warm() -> None:
     The first session that Headrace starts does this in the background. See `jvm.py`.
     """
     jvm.make()
+
+
+_OURS: Final = re.compile(r"headrace[/\\.]spark")
+_LINES: Final = list[str]()
+
+
+@cache
+def say_source_errors_last() -> None:
+    """Print an uncaught error of the source in one line when the process ends. Calling this twice has no further
+    effect.
+
+    Spark shows such an error as a Python traceback inside a Java stack trace, and its logs repeat both. The line comes
+    below all that, after Spark's JVM has ended.
+    """
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before(kind, error, trace)
+        if line := source_error(error):
+            _LINES.append(line)
+
+    sys.excepthook = hook
+
+
+def source_error(error: BaseException) -> str:
+    """Return the error in a line if it is one of Spark's that the source has raised; otherwise nothing."""
+    is_of_spark = type(error).__module__.startswith(("pyspark.", "py4j."))
+    return error_line(error) if is_of_spark and isinstance(error, Exception) and _OURS.search(str(error)) else ""
+
+
+# Registered before a JVM is started, so it is called after the JVM has ended.
+@atexit.register
+def _say() -> None:
+    for line in _LINES:
+        print(f"headrace: {line}", file=sys.stderr, flush=True)

@@ -70,7 +70,7 @@ class MicroBatch:
         """Return the batch with the mask applied; unchanged if the mask is None."""
         if mask is None:
             return self
-        from headrace.spark.masks.masked_columns import masked_texts
+        from headrace.spark.masks.mask import masked_texts
 
         return replace(self, table=masked_texts(self.table, mask))
 

@@ -17,10 +17,10 @@ from headrace.clock import SystemClock
 from headrace.spark.masks.mask import Mask
 from headrace.spark.rows.events import SERVER, arrow_schema
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
-from headrace.spark.tables.document_files import Slots
 from headrace.spark.tables.progress import TableOwner, check_owner
 from headrace.spark.tables.staged_files import (
     Encode,
+    Slots,
     StagedBatch,
     merged_batches,
     row_groups,

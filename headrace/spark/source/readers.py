@@ -1,6 +1,6 @@
 """The readers of the data source: batches and streams are planned in the driver, partitions are read on workers.
 
-`stream/` plans offsets and partitions, and reads partitions on workers; `rows/documents.py` converts documents.
+`stream/` plans offsets and partitions, and reads partitions on workers; `rows/typed.py` converts documents.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from headrace import limits
 from headrace.spark.errors import OptionError
-from headrace.spark.masks.masked_columns import masked_bson
+from headrace.spark.masks.mask import masked_bson
 from headrace.spark.mongodb.event_ranges import ReadPartition
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.server_history import check_history
 from headrace.spark.mongodb.source_options import BatchLimits, SourceOptions, StreamPosition
-from headrace.spark.rows.documents import Shaper
 from headrace.spark.rows.events import arrow_schema
 from headrace.spark.rows.not_held import MARKED, refuse_marked
 from headrace.spark.rows.tokens import Token
+from headrace.spark.rows.typed import Shaper
 from headrace.spark.source.admission import HAS_ADMISSION_CONTROL, Admission
 from headrace.spark.stream.offsets import Offset, ServerOffset
 from headrace.spark.stream.partitions import (

@@ -3,7 +3,7 @@
 Documents are text, or typed columns with `_key` and `_token` beside them; with several servers also `_server`.
 
 A commit replaces each file that has a changing row by one without that row, and adds the new rows (`delta_files.py`).
-Tasks may have written these files (`sinks/fold_tasks.py`). If a column's type changes, the commit rewrites the whole
+Tasks may have written these files (`sinks/folding_sink.py`). If a column's type changes, the commit rewrites the whole
 table, one batch of rows after the other.
 
 A large mirror (from about a million rows) is partitioned into buckets by a hash of the key. A batch then reads and
@@ -42,12 +42,12 @@ from headrace.spark.tables.delta_files import (
     stored_files,
 )
 from headrace.spark.tables.document_codec import DocumentCodec, EncodedRows, TypedCodec
-from headrace.spark.tables.document_files import BUCKET, DocumentFile, DocumentFiles, Slots
 from headrace.spark.tables.document_table import Position, TableChanges, TableKind
 from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.history_table import HISTORY
 from headrace.spark.tables.mirror_table import MIRROR, key_texts, keys_condition
 from headrace.spark.tables.progress import STATE_KEY, NotAMirror, Progress
+from headrace.spark.tables.staged_files import BUCKET, DocumentFile, DocumentFiles, Slots
 from headrace.spark.tables.table_location import TableLocation, location_of
 from headrace.spark.tables.typed.table_schema import (
     SchemaChange,

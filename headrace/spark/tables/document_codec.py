@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from bson.datetime_ms import DatetimeMS
 
-from headrace.spark.columns.column_arrays import REST, SHAPE, ArrowColumns
+from headrace.spark.columns.arrow_columns import REST, SHAPE, ArrowColumns
 from headrace.spark.columns.column_types import LeafType, StructOf
 from headrace.spark.rows.events import TYPED_COLUMNS
 from headrace.spark.rows.extjson import dumps, loads

@@ -11,7 +11,7 @@ from bson.datetime_ms import DatetimeMS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark.columns.column_arrays import REST, SHAPE, ArrowColumns
+from headrace.spark.columns.arrow_columns import REST, SHAPE, ArrowColumns
 from headrace.spark.columns.column_types import parse_schema, schema_text
 from headrace.spark.columns.infer import ColumnRules, grown, infer_schema
 from headrace.spark.rows.extjson import dumps, loads

@@ -12,8 +12,8 @@ from bson.datetime_ms import DatetimeMS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.spark.columns import text_layouts
-from headrace.spark.columns.column_arrays import ArrowColumns, loads_rest
+from headrace.spark.columns import arrow_columns
+from headrace.spark.columns.arrow_columns import ArrowColumns, loads_rest
 from headrace.spark.columns.column_types import parse_schema
 from headrace.spark.columns.infer import ColumnRules, infer_schema
 from headrace.spark.rows.extjson import dumps, loads
@@ -69,7 +69,7 @@ def assert_equal(columns: ArrowColumns, texts: list[str | None]) -> None:
 @pytest.fixture(autouse=True)
 def few_rows() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_layouts, "ROWS_MIN", 2)
+        patch.setattr(arrow_columns, "ROWS_MIN", 2)
         yield
 
 
@@ -153,7 +153,7 @@ def test_documents_of_one_layout_are_not_parsed(monkeypatch: pytest.MonkeyPatch)
     def parse(_: str) -> Any:
         raise AssertionError("a document was parsed")
 
-    monkeypatch.setattr(text_layouts, "loads", parse)
+    monkeypatch.setattr(arrow_columns, "loads", parse)
     arrays, rests = columns.split_texts(texts)
     assert (arrays[1].to_pylist(), rests) == (list(range(50)), [])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.spark.jobs import path_checks
+from headrace.spark.jobs import job_file
 from headrace.spark.jobs.job_file import Job, JobError, parse_job, read_job
 from headrace.spark.sinks.sink_options import SinkError
 
@@ -186,13 +186,13 @@ def test_where_case_does_not_matter_names_that_differ_in_it_are_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_of(tmp_path, checkpoint="Table")
-    monkeypatch.setattr(path_checks, "ignores_case", lambda path: True)
+    monkeypatch.setattr(job_file, "ignores_case", lambda path: True)
     with pytest.raises(SinkError, match="one path"):
         job_of(tmp_path, checkpoint="Table")
 
 
 def test_a_file_system_ignores_case_if_it_finds_a_name_in_another_case(tmp_path: Path) -> None:
     (tmp_path / "Folder").mkdir()
-    assert not path_checks.ignores_case(tmp_path / "Folder" / "not there")
+    assert not job_file.ignores_case(tmp_path / "Folder" / "not there")
     (tmp_path / "fOLDER").symlink_to(tmp_path / "Folder")
-    assert path_checks.ignores_case(tmp_path / "Folder")
+    assert job_file.ignores_case(tmp_path / "Folder")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.spark.rows import extjson
-from headrace.spark.rows.documents import TextColumn, exact_texts
+from headrace.spark.rows.typed import TextColumn, exact_texts
 from headrace.values import bson
 
 SCALARS: st.SearchStrategy[Any] = st.one_of(

@@ -18,8 +18,8 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
 from headrace.spark.rows import layouts
-from headrace.spark.rows.documents import TextColumn, TypedColumns, exact_texts
 from headrace.spark.rows.layouts import BsonColumn, DocumentLayout, KnownLayouts, LayoutMatch, Numbers, layout_of
+from headrace.spark.rows.typed import TextColumn, TypedColumns, exact_texts
 from headrace.values.bson import encode
 
 ROWS_MIN = 32

@@ -13,9 +13,9 @@ from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Rege
 from bson.datetime_ms import DatetimeMS
 from pyspark.sql.types import DoubleType, IntegerType, StructType
 
-from headrace.spark.rows.documents import Shaper
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.not_held import held_or_marked, is_held_number, marked_rows, reason_not_held, reason_of
+from headrace.spark.rows.typed import Shaper
 from headrace.values.arrow.batches import SCHEMA
 from headrace.values.bson import decode, encode
 

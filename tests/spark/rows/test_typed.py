@@ -14,9 +14,8 @@ from pyspark.sql import types as spark
 
 from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.event_ranges import rows_batches
-from headrace.spark.rows.documents import Shaper
 from headrace.spark.rows.extjson import loads
-from headrace.spark.rows.typed import fit_struct
+from headrace.spark.rows.typed import Shaper, fit_struct
 from headrace.values.arrow.event_columns import COLUMNS
 from headrace.values.bson import MISSING, encode
 

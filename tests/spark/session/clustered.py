@@ -20,7 +20,7 @@ from headrace.spark.jobs.job_file import parse_job
 from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.runner import run_job
 from headrace.spark.sinks.contract import BatchReport
-from headrace.spark.sinks.fold_tasks import FoldTask
+from headrace.spark.sinks.folding_sink import FoldTask
 
 limits.FOLD_ROW_COUNT_MIN = 1000  # type: ignore[misc]
 KINDS = {

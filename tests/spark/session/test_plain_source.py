@@ -12,7 +12,7 @@ import pytest
 from pymongo.database import Database
 
 from headrace.spark.session.jvm import find_java, home_for_spark
-from headrace.spark.session.last_line import source_error
+from headrace.spark.session.spark_session import source_error
 from tests.ports import free_port
 from tests.spark.support.distribution import java_options
 

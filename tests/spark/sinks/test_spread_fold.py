@@ -20,13 +20,11 @@ from headrace.spark.columns.infer import ColumnRules
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks import folding_sink
 from headrace.spark.sinks.contract import MicroBatch
-from headrace.spark.sinks.fold_tasks import FoldTask, is_cluster
-from headrace.spark.sinks.folding_sink import FoldingSink, HistorySink, MirrorSink, mirror_sink
+from headrace.spark.sinks.folding_sink import FoldingSink, FoldTask, HistorySink, MirrorSink, is_cluster, mirror_sink
 from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.tables.delta_table import DeltaDocumentTable
-from headrace.spark.tables.document_files import Slots
 from headrace.spark.tables.fold import MirrorDiverged
-from headrace.spark.tables.staged_files import staged_prefix
+from headrace.spark.tables.staged_files import Slots, staged_prefix
 from headrace.spark.tables.typed.table_schema import TypedOptions, parse_partition
 from tests.spark.support.generated_changes import GeneratedChanges, table_of, token_at
 from tests.spark.support.local_frame import LocalFrame, SourceFrame

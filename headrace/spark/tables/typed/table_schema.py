@@ -21,7 +21,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
 from headrace.durable_files import replace_file
-from headrace.spark.columns.column_arrays import ArrowColumns, columns_of, rest_count
+from headrace.spark.columns.arrow_columns import ArrowColumns, columns_of, rest_count
 from headrace.spark.columns.column_types import (
     ArrayOf,
     ColumnType,
