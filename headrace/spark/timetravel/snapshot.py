@@ -1,16 +1,13 @@
 """A collection as rows, in chunks of its `_id`s: each row is a document at the row's token.
 
-Rule: a row says exactly "at `token` the document with this key was this one", also with concurrent writers, on any
-server, and without a server-side snapshot. So an event of a key applies to its row exactly if the event's token is
-greater, and no event is applied twice or missed.
+Rule: a row says exactly "at `token` the document with this key was this one", also with concurrent writers. So an event
+of a key applies to its row exactly if the event's token is greater, and no event is applied twice or missed.
 
-How: (1) open a stream on the collection; (2) read the chunk; (3) read the stream past the time of that read. A document
-of (2) without an event in (3) did not change in between, so it is valid at the stream's present token. Documents with
-an event are read again, followed by (3), until none has an event.
-
-After some rounds, documents that change faster than they are read are read at one cluster time T, with read concern
-`snapshot`. The other documents with an event up to T are then read at T as well, so all are valid at the token after T.
-On a server without such reads, the rounds continue.
+How: a chunk is read at one cluster time, with read concern `snapshot`, and is valid at the token after that time. Where
+the server cannot (MongoDB, of a capped collection): (1) open a stream on the collection; (2) read the chunk;
+(3) read the stream past the time of that read. A document of (2) without an event in (3) did not change in between, so
+it is valid at the stream's present token. Documents with an event are read again, followed by (3), until none has an
+event.
 
 A key that is in no chunk needs no row. If its document is created later, the insert comes after the snapshot's first
 token. If it was deleted, events from before the snapshot's end may have no row to change: they are expected up to the
@@ -25,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -196,42 +194,34 @@ class Snapshot:
 
     def consistent_read(self, chunk: Chunk) -> tuple[Iterable[StoredDocument], Token]:
         """Return the chunk's documents and a token at which all of them are valid; raise SnapshotUnsettled."""
+        with suppress(ConnectionFailure, NoSnapshotRead):
+            # On a quiet server a snapshot began one tick after the time of the read.
+            with self._mongodb.open(StreamPosition("latest")) as cursor:
+                begun = cursor.token
+            since = self._mongodb.now()
+            for _ in range(limits.SNAPSHOT_READ_COUNT_MAX):
+                batches = list(batches_at(self._collection, filter=chunk.filter()))
+                time, _ = batches[-1]
+                if time >= since:
+                    found = by_key(document for _, batch in batches for document in batch)
+                    return found.values(), max(begun, self._mongodb.end_at(time))
+        return self._read_in_rounds(chunk)
+
+    def _read_in_rounds(self, chunk: Chunk) -> tuple[Iterable[StoredDocument], Token]:
+        """Read the chunk without a cluster time; see the module."""
         with self._mongodb.open(StreamPosition("latest"), stages=_KEYS_ONLY) as cursor:
             documents, moment = self._find(chunk.filter(), _before(cursor.token.time))
-            for number in range(limits.SNAPSHOT_ROUND_COUNT_MAX):
-                stale = dict.fromkeys(key for key, _ in _changed(cursor, moment) if key in documents)
+            for _ in range(limits.SNAPSHOT_ROUND_COUNT_MAX):
+                stale = dict.fromkeys(key for key in _changed(cursor, moment) if key in documents)
                 if not stale or cursor.closed:
                     return documents.values(), cursor.token
                 keys = [documents.pop(key)["_id"] for key in stale]
-                token = self._settle(cursor, documents, keys) if number >= limits.SNAPSHOT_FREE_ROUND_COUNT else None
-                if token is not None:
-                    return documents.values(), token
                 again, moment = self._find({"_id": {"$in": keys}}, cursor.token.time)
                 documents |= again
         raise SnapshotUnsettled(
             f"{len(stale)} documents changed each of the {limits.SNAPSHOT_ROUND_COUNT_MAX} times they were read, and "
             'the server does not read them with {readConcern: {level: "snapshot"}}'
         )
-
-    def _settle(self, cursor: ResumingCursor, documents: dict[str, StoredDocument], keys: list[Any]) -> Token | None:
-        """Read `keys`, and those of `documents` that change meanwhile, at one cluster time; return a token valid for
-        all.
-
-        Return None if the server cannot: then `keys` has the keys to read again, and `documents` the other documents.
-        """
-        read = find_at(self._collection, keys)
-        if read is None or read.time < cursor.token.time:
-            return None
-        events = [(key, time) for key, time in _changed(cursor, read.time) if key in documents]
-        changed = {key: documents[key]["_id"] for key, time in events if time <= read.time}
-        again = find_at(self._collection, list(changed.values()), read.time) if changed else read
-        if again is None:
-            keys += [documents.pop(key)["_id"] for key in dict(events)]
-            return None
-        for key in changed:
-            del documents[key]
-        documents |= read.documents | again.documents
-        return cursor.token_at(read.time)
 
     def begin_row(self, token: Token) -> EventRow:
         """Return the row `snapshotBegin`: earlier rows are obsolete, and the rows of a snapshot begun at `token`
@@ -275,8 +265,8 @@ class Snapshot:
         return head + [None] * (len(COLUMNS) - len(head))
 
 
-def _changed(cursor: ResumingCursor, moment: Timestamp) -> Iterator[tuple[str, Timestamp]]:
-    """Yield keys and times of the events up to `moment` and some later ones; stop at an invalidate.
+def _changed(cursor: ResumingCursor, moment: Timestamp) -> Iterator[str]:
+    """Yield the keys of the events up to `moment` and some later ones; stop at an invalidate.
 
     When the iterator is exhausted, it has yielded all events that the cursor has passed.
     """
@@ -284,7 +274,7 @@ def _changed(cursor: ResumingCursor, moment: Timestamp) -> Iterator[tuple[str, T
     cursor.drained = False
     while not cursor.covers(moment) and not cursor.closed:
         for event in cursor.next_batch(wait_ms=20):
-            yield dumps(event["documentKey"]["_id"]), Token.of(event["_id"]).time
+            yield dumps(event["documentKey"]["_id"])
 
 
 def _before(moment: Timestamp) -> Timestamp:
@@ -333,14 +323,6 @@ def by_key(documents: Iterable[RawBSONDocument]) -> dict[str, StoredDocument]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class TimedDocuments:
-    """Documents by the text of their key, at one time: with every event up to that time, and no later one."""
-
-    documents: dict[str, StoredDocument]
-    time: Timestamp
-
-
 def batches_at(
     collection: Collection[dict[str, Any]], time: Timestamp | None = None, **fields: Any
 ) -> Iterator[tuple[Timestamp, list[RawBSONDocument]]]:
@@ -364,23 +346,3 @@ def batches_at(
                 yield read_at, cursor["nextBatch"]
         except OperationFailure as error:
             raise NoSnapshotRead(f"{collection.full_name} cannot be read at one cluster time: {error}") from error
-
-
-def find_at(
-    collection: Collection[dict[str, Any]], keys: list[Any], time: Timestamp | None = None
-) -> TimedDocuments | None:
-    """Return the documents with these `_id`s at `time`, or at a time that the server chooses; None if it cannot.
-
-    The reason is not reported: a standalone or old server, a time that is too old, or an unreachable server. The caller
-    then reads in another way, which reports errors.
-    """
-    documents: dict[str, StoredDocument] = {}
-    batch_rows = limits.ROW_COUNT_UNBOUNDED - 1
-    try:
-        for read_at, batch in batches_at(collection, time, filter={"_id": {"$in": keys}}, batchSize=batch_rows):
-            documents |= by_key(batch)
-            time = read_at
-    except (ConnectionFailure, NoSnapshotRead):
-        return None
-    assert time is not None
-    return TimedDocuments(documents, time)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.rows.tokens import Token
 from headrace.spark.timetravel import snapshot as snapshots
-from headrace.spark.timetravel.snapshot import Chunk, Snapshot, SnapshotUnsettled, TimedDocuments, find_at
+from headrace.spark.timetravel.snapshot import Chunk, Snapshot, SnapshotUnsettled
 from headrace.values.bson import OPTIONS
 
 Document = dict[str, Any]
@@ -51,8 +51,8 @@ def begin(options: SourceOptions) -> Token:
 
 
 def write_between_reads(monkeypatch: pytest.MonkeyPatch, write: Callable[[], object]) -> None:
-    """A write behind each read, before its time is asked for, and one before each getMore of a stream."""
-    next_batch, now = ResumingCursor.next_batch, MongoDBStream.now
+    """A write before the server's time is asked for and before each reply, of a stream or of a read at one time."""
+    next_batch, now, read = ResumingCursor.next_batch, MongoDBStream.now, snapshots.batches_at
 
     def now_behind_a_write(self: MongoDBStream) -> Timestamp:
         write()
@@ -62,27 +62,15 @@ def write_between_reads(monkeypatch: pytest.MonkeyPatch, write: Callable[[], obj
         write()
         return next_batch(self, wait_ms=wait_ms)
 
+    def read_between_writes(*given: Any, **fields: Any) -> Iterator[Any]:
+        write()
+        for each in read(*given, batchSize=2, **fields):
+            write()
+            yield each
+
     monkeypatch.setattr(ResumingCursor, "next_batch", asked_behind_a_write)
     monkeypatch.setattr(MongoDBStream, "now", now_behind_a_write)
-
-
-def write_around_timed_reads(
-    monkeypatch: pytest.MonkeyPatch,
-    write: Callable[[], object],
-    refused: Callable[[Timestamp | None], bool] = lambda _: False,
-) -> list[Timestamp | None]:
-    """Writes before and after each read at one time; refuses some. The times, as they are asked for."""
-    asked: list[Timestamp | None] = []
-
-    def find(collection: Any, keys: list[Any], time: Timestamp | None = None) -> TimedDocuments | None:
-        asked.append(time)
-        write()
-        documents = None if refused(time) else find_at(collection, keys, time)
-        write()
-        return documents
-
-    monkeypatch.setattr(snapshots, "find_at", find)
-    return asked
+    monkeypatch.setattr(snapshots, "batches_at", read_between_writes)
 
 
 def check_exact(options: SourceOptions, start: Token, documents: list[Document], token: Token) -> None:
@@ -109,62 +97,58 @@ def check_exact(options: SourceOptions, start: Token, documents: list[Document],
 def test_a_document_that_changes_between_all_reads_is_read_at_one_time(
     collection: Rows, options: SourceOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With those that change until then, and without those that change later."""
-    start, others = begin(options), iter([2, 3, 4, 5])
+    start, numbers = begin(options), iter(range(1000))
 
     def write() -> None:
+        number = next(numbers)
         collection.update_one({"_id": 0}, {"$inc": {"n": 1}})
-        collection.update_one({"_id": next(others, 1)}, {"$inc": {"n": 1}})
+        collection.update_one({"_id": number % 6}, {"$inc": {"n": 1}})
 
     with monkeypatch.context() as patch:
-        write_between_reads(patch, lambda: collection.update_one({"_id": 0}, {"$inc": {"n": 1}}))
-        asked = write_around_timed_reads(patch, write)
+        write_between_reads(patch, write)
         documents, token = Snapshot(options).consistent_read(_ALL)
-    assert len(asked) == 2 and asked[0] is None and asked[1] is not None
     rows = list(documents)
     assert sorted(row["_id"] for row in rows) == list(range(6))
     check_exact(options, start, rows, token)
 
 
+@pytest.mark.parametrize("at_one_time", [True, False])
 def test_what_is_deleted_or_comes_with_a_key_of_another_type_meanwhile(
-    collection: Rows, options: SourceOptions, monkeypatch: pytest.MonkeyPatch
+    collection: Rows, options: SourceOptions, monkeypatch: pytest.MonkeyPatch, at_one_time: bool
 ) -> None:
-    start, numbers = begin(options), iter(range(100))
+    if not at_one_time:
+        monkeypatch.setitem(read_concern.TAKEN_BY, "snapshot", frozenset())
+    start, numbers = begin(options), iter(range(40))
 
     def write() -> None:
-        collection.update_one({"_id": 0}, {"$inc": {"n": 1}})
-        number = next(numbers)
-        collection.delete_one({"_id": 1})
-        collection.insert_one({"_id": 1.0 if number % 2 else 1, "n": number})
-        collection.delete_one({"_id": 2 + number % 4})
-        collection.insert_one({"_id": 100 + number})
+        if (number := next(numbers, None)) is not None:
+            collection.delete_one({"_id": 1})
+            collection.insert_one({"_id": 1.0 if number % 2 else 1, "n": number})
+            collection.delete_one({"_id": 2 + number % 4})
+            collection.insert_one({"_id": 100 + number})
 
     with monkeypatch.context() as patch:
         write_between_reads(patch, write)
-        asked = write_around_timed_reads(patch, write)
         documents, token = Snapshot(options).consistent_read(_ALL)
-    assert asked
     check_exact(options, start, list(documents), token)
 
 
-def test_a_time_that_is_no_longer_to_be_read_at_is_followed_by_another(
+def test_a_time_before_what_was_acknowledged_is_not_taken(
     collection: Rows, options: SourceOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, numbers = begin(options), iter(range(100))
-    refusals = iter([True, True])
+    times, read = list[Timestamp](), snapshots.batches_at
+    (early,) = [time for time, _ in read(collection, limit=1)]
+    collection.update_one({"_id": 0}, {"$set": {"n": 1}})
 
-    def write() -> None:
-        collection.update_one({"_id": 0}, {"$inc": {"n": 1}})
-        collection.update_one({"_id": next(numbers) % 6}, {"$inc": {"n": 1}})
+    def old_at_first(*given: Any, **fields: Any) -> Iterator[Any]:
+        for time, batch in read(*given, early if len(times) < 2 else None, **fields):
+            times.append(time)
+            yield time, batch
 
-    with monkeypatch.context() as patch:
-        write_between_reads(patch, write)
-        asked = write_around_timed_reads(patch, write, lambda time: time is not None and next(refusals, False))
-        documents, token = Snapshot(options).consistent_read(_ALL)
-    assert len(asked) > 2
-    rows = list(documents)
-    assert sorted(row["_id"] for row in rows) == list(range(6))
-    check_exact(options, start, rows, token)
+    monkeypatch.setattr(snapshots, "batches_at", old_at_first)
+    documents, _ = Snapshot(options).consistent_read(_ALL)
+    assert [document["n"] for document in documents] == [1, 0, 0, 0, 0, 0]
+    assert times[:2] == [early, early] and times[2] > early
 
 
 @pytest.mark.parametrize("writes", [20, 1000])
@@ -189,24 +173,14 @@ def test_a_server_without_reads_at_one_time_is_left_with_the_rounds(
     check_exact(options, start, list(documents), token)
 
 
-def test_large_documents_are_read_at_one_time_in_several_replies(collection: Rows) -> None:
-    collection.insert_many([{"_id": 10 + number, "text": "x" * 9_000_000} for number in range(3)])
-    read = find_at(collection, [10, 11, 12, 13])
-    assert read and [len(document["text"]) for document in read.documents.values()] == [9_000_000] * 3
-    collection.update_many({}, {"$set": {"text": ""}})
-    again = find_at(collection, [0, 12], read.time)
-    assert again and again.time == read.time
-    assert [len(document.get("text", "")) for document in again.documents.values()] == [0, 9_000_000]
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("rounds", [0, limits.SNAPSHOT_FREE_ROUND_COUNT])
+@pytest.mark.parametrize("at_one_time", [True, False])
 def test_snapshots_during_writes_and_transactions_fit_the_events(
-    uri: str, collection: Rows, options: SourceOptions, monkeypatch: pytest.MonkeyPatch, rounds: int
+    uri: str, collection: Rows, options: SourceOptions, monkeypatch: pytest.MonkeyPatch, at_one_time: bool
 ) -> None:
-    """Twenty of them, or as many as it takes to read at one time, beside four writers of few keys."""
-    monkeypatch.setattr(limits, "SNAPSHOT_FREE_ROUND_COUNT", rounds)
-    timed = write_around_timed_reads(monkeypatch, lambda: None)
+    """Twenty of them, beside four writers of few keys."""
+    if not at_one_time:
+        monkeypatch.setitem(read_concern.TAKEN_BY, "snapshot", frozenset())
     stop, writes_done, failures = threading.Event(), threading.Semaphore(0), list[BaseException]()
 
     def write(seed: int) -> None:
@@ -229,13 +203,13 @@ def test_snapshots_during_writes_and_transactions_fit_the_events(
     try:
         assert all(writes_done.acquire(timeout=60) for _ in range(40))
         snapshot, read = Snapshot(options), list[tuple[Iterable[Document], Token]]()
-        while len(read) < 20 or (not timed and len(read) < 200):
+        while len(read) < 20:
             read.append(snapshot.consistent_read(_ALL))
     finally:
         stop.set()
         for writer in writers:
             writer.join()
-    assert not failures and timed
+    assert not failures
     for documents, token in read:
         check_exact(options, start, list(documents), token)
 
