@@ -181,7 +181,8 @@ class FoldTask:
         return result
 
     def _rows(self, slot: int) -> dict[int, list[Row]]:
-        """Return the rows of the slot by bucket, in order."""
+        """Return the rows of the slot by bucket, in order. Without buckets a slot without rows rewrites shared files,
+        too."""
         pieces = []
         for file in self.staged:
             groups = [number for number, group in enumerate(file.slots) if group == slot]
@@ -189,7 +190,8 @@ class FoldTask:
                 with pq.ParquetFile(file.name, filesystem=self.table.location.files) as opened:
                     pieces.append(opened.read_row_groups(groups))
         rows = self._masked(pieces)
-        slots, buckets = self.table.slots, dict[int, list[Row]]()
+        slots = self.table.slots
+        buckets: dict[int, list[Row]] = {} if slots.buckets else {0: []}
         for row in rows:
             about_one = row.operationType in DOCUMENT_OPERATIONS
             buckets.setdefault(slots.bucket(key_of(row)) if about_one else 0, []).append(row)
