@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from bson.datetime_ms import DatetimeMS
 
 from headrace.spark.columns.arrow_columns import REST, SHAPE, ArrowColumns
-from headrace.spark.columns.column_types import LeafType, StructOf
+from headrace.spark.columns.column_types import StructOf
 from headrace.spark.rows.events import TYPED_COLUMNS
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.tables.progress import NotAMirror
@@ -96,11 +96,6 @@ class DocumentCodec:
             self.schema.committed(rows.typed)
 
 
-_CASTS: Final = frozenset(
-    [(old, new) for old in ("int", "bigint") for new in ("bigint", "double", "decimal", "string")]
-    + [("float", "double"), ("decimal", "decimal")]
-)  # fmt: skip
-"""Casts between types that keep every value; a cast that would lose one fails."""
 _REQUIRED: Final = frozenset({"_id", "bucket", "server", "token"})
 
 
@@ -153,11 +148,10 @@ class TypedCodec(DocumentCodec):
 
     def converted(self, rows: pa.Table, old: ArrowColumns | None, new: ArrowColumns | None) -> pa.Table:
         assert old and new
-        arrays = None if self.partitions else _cast(rows, old, new)
-        documents = [] if arrays else old.joined(rows)
+        documents = old.joined(rows)
         made = {*old.arrow.names, *(each.name for each in self.partitions)}
         own = rows.select([name for name in rows.column_names if name not in made])
-        return self._table(own, documents, new, arrays or new.split(documents)[0])
+        return self._table(own, documents, new, new.split(documents)[0])
 
     def _own(self, rows: pa.Schema) -> list[pa.Field]:
         return [
@@ -175,35 +169,6 @@ class TypedCodec(DocumentCodec):
         ]
         schema = pa.schema([*own.schema, *columns.arrow, *self.partitions])
         return pa.table([*own.columns, *arrays, *made], schema=schema)
-
-
-def _cast(rows: pa.Table, old: ArrowColumns, new: ArrowColumns) -> list[pa.Array] | None:
-    """Return the new columns as casts of the old ones; None if single values must be inspected."""
-    before = {field.path: field for field in old.schema.fields if field.type is not None}
-    arrays = {}
-    for field in new.schema.fields:
-        was = before.pop(field.path, None)
-        if field.type is None or was is None:
-            continue
-        arrays[field.column] = rows.column(was.column)
-        if was.type == field.type:
-            continue
-        if not (isinstance(was.type, LeafType) and isinstance(field.type, LeafType)):
-            return None
-        cast = (was.type.stored.name, field.type.stored.name)
-        if cast not in _CASTS or was.type.natural != field.type.natural:
-            return None
-    if before:
-        return None
-    try:
-        return [
-            (arrays[each.name] if each.name in arrays else rows.column(each.name)).combine_chunks().cast(each.type)
-            if each.name in arrays or each.name in rows.column_names
-            else pa.nulls(rows.num_rows, each.type)
-            for each in new.arrow
-        ]
-    except pa.ArrowInvalid:
-        return None
 
 
 _SUFFIXES: Final = {REST: "Rest", SHAPE: "Shape"}
