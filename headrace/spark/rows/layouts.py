@@ -33,13 +33,10 @@ from headrace.values.bson import decode, encode, iter_elements
 Numbers: TypeAlias = NDArray[np.int64]
 
 DOUBLE, TEXT, OBJECT, ARRAY, BINARY, OBJECT_ID, BOOL, DATE, NULL = 1, 2, 3, 4, 5, 7, 8, 9, 10
-CODE, INT, TIMESTAMP, LONG, DECIMAL, MAX_KEY, MIN_KEY = 13, 16, 17, 18, 19, 127, 255
-_FIXED: Final = {
-    DOUBLE: 8, OBJECT_ID: 12, BOOL: 1, DATE: 8, NULL: 0, INT: 4, TIMESTAMP: 8, LONG: 8, DECIMAL: 16, MAX_KEY: 0,
-    MIN_KEY: 0,
-}  # fmt: skip
+INT, LONG, DECIMAL = 16, 18, 19
+_FIXED: Final = {DOUBLE: 8, OBJECT_ID: 12, BOOL: 1, DATE: 8, NULL: 0, INT: 4, LONG: 8, DECIMAL: 16}
 # The size of a value without its leading int32.
-_COUNTED: Final = {TEXT: 4, ARRAY: 0, BINARY: 5, CODE: 4}
+_COUNTED: Final = {TEXT: 4, ARRAY: 0, BINARY: 5}
 _WORD: Final = 8
 _NAN: Final = np.uint64(0x7FF8_0000_0000_0000)
 
@@ -136,11 +133,6 @@ class LayoutMatch:
         if (octets > 1).any():
             raise InvalidBSON("a boolean is neither 0 nor 1")
         return octets.astype(np.bool_)
-
-    def timestamps(self, field: LayoutField) -> tuple[pa.Array, pa.Array]:
-        """Return the seconds and increments of a field of type timestamp."""
-        words = self.column.words(self.offsets[field.index])
-        return pa.array(words >> np.uint64(32)), pa.array(words & np.uint64(0xFFFFFFFF))
 
     def strings(self, field: LayoutField) -> pa.Array:
         """Return the values of a field of type string; raise ArrowInvalid for invalid UTF-8."""
@@ -420,11 +412,8 @@ def _value(match: LayoutMatch, field: LayoutField) -> Iterator[Piece]:
         yield from _object(match, field.fields)
     elif field.kind == ARRAY:
         yield KnownLayouts().columns(match.slices(field), _fast_arrays, _exact_arrays)[0]
-    elif field.kind in _CONSTANT:
-        yield _CONSTANT[field.kind]
-    elif field.kind == TIMESTAMP:
-        seconds, increments = match.timestamps(field)
-        yield from ('{"$timestamp":{"t":', seconds.cast(pa.string()), ',"i":', increments.cast(pa.string()), "}}")
+    elif field.kind == NULL:
+        yield "null"
     elif field.kind in _TEMPLATES:
         before, write, behind = _TEMPLATES[field.kind]
         yield from (before, write(match, field), behind)
@@ -457,7 +446,6 @@ def _strings(match: LayoutMatch, field: LayoutField) -> pa.Array:
     return pc.replace_with_mask(strings, marked, pa.array(escaped, pa.string()))
 
 
-_CONSTANT: Final = {MAX_KEY: '{"$maxKey":1}', MIN_KEY: '{"$minKey":1}', NULL: "null"}
 _TEMPLATES: Final[dict[int, tuple[str, Callable[[LayoutMatch, LayoutField], pa.Array], str]]] = {
     BOOL: ("", _bools, ""),
     DATE: ('{"$date":{"$numberLong":"', _numbers, '"}}'),
