@@ -77,12 +77,12 @@ class Seen:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        index_keys, count_keys, fetch, fetch_many = View.index_keys, View.count_keys, View.fetch, View.fetch_many
+        count_keys, fetch, fetch_many = View.count_keys, View.fetch, View.fetch_many
         scan_chunk, scan, keys_within = View.scan_chunk, View.scan, View.index_keys_within
         trials, has_few_values = choice.run_trials, choice._has_few_values
 
-        def counted_keys(*args: Any, **options: Any) -> Iterator[Any]:
-            for item in index_keys(*args, **options):
+        def counted_keys(view: View, index: Any, low: bytes, high: bytes, *, backward: bool = False) -> Iterator[Any]:
+            for item in view._entries_of(index, low, high, backward=backward):
                 self.keys += self.counts
                 yield item
 
