@@ -209,7 +209,8 @@ def _logarithm(
 ) -> Any:
     number = value.to_decimal() if type(value) is Decimal128 else value
     if not (is_nan(number) or number > 0):
-        raise CommandError(code, f"{name}'s argument must be a positive number, but is {value}")
+        shown = str(value) if type(value) is Decimal128 else f"{float(value):g}"
+        raise CommandError(code, f"{name}'s argument must be a positive number, but is {shown}")
     return wrap(exact(number)) if type(value) is Decimal128 and not is_nan(number) else double(float(number))
 
 

@@ -6,6 +6,7 @@ There are two notations in MongoDB's error messages. `to_string` writes a BSON d
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any, Final
 
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
@@ -134,6 +135,6 @@ _FLAGS: Final = (("i", 2), ("l", 4), ("m", 8), ("s", 16), ("u", 32), ("x", 64))
 
 
 def _double(number: float) -> str:
-    """A double, always with a decimal point or an exponent."""
-    text = repr(number)
-    return text if "." in text or "e" in text else text + ".0"
+    """A double with at most 16 digits, and always with a decimal point or an exponent unless it is not finite."""
+    text = f"{number:.16g}"
+    return text if "." in text or "e" in text or not isfinite(number) else text + ".0"
