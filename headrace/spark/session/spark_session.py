@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.spark.errors import error_line
-from headrace.spark.session import jvm
+from headrace.spark.session import jvm, worker_launcher
 from headrace.spark.session.interrupts import handler_restored, replace_handler
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ def _start(settings: Mapping[str, str], quick: bool, memory: str, log_level: str
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    own_python = os.environ["PYSPARK_PYTHON"] == sys.executable and "spark.pyspark.python" not in settings
     flags = jvm.QUICK if quick else ()
     running = jvm.launch(settings, memory=memory, flags=flags, log_level=log_level, meanwhile=_import_more)
     local = {"spark.local.dir": str(running.scratch), "spark.sql.warehouse.dir": str(running.scratch / "warehouse")}
@@ -148,6 +149,8 @@ def _start(settings: Mapping[str, str], quick: bool, memory: str, log_level: str
         builder = builder.config(name, value)
     with jvm.attached(running):
         session = builder.getOrCreate()
+    if own_python and settings["spark.master"].startswith("local["):
+        session.sparkContext.pythonExec = worker_launcher.program(str(running.scratch), sys.executable)
     jvm.make_in_background(jvm.find_java())
     return session
 

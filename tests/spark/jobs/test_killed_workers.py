@@ -40,7 +40,7 @@ def kill_itself(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def command_of(process: int) -> bytes:
+def command_of(process: str | int) -> bytes:
     """The process's command line; empty if it has ended meanwhile."""
     try:
         return Path(f"/proc/{process}/cmdline").read_bytes()
@@ -48,9 +48,12 @@ def command_of(process: int) -> bytes:
         return b""
 
 
-def workers() -> list[int]:
-    """The Python processes of this process's Spark."""
-    return [each for each in children(os.getpid()) if b"\0pyspark." in command_of(each)]
+def workers(session: SparkSession) -> list[int]:
+    """The Python processes of this process's Spark; its sources and their host may have another parent."""
+    sources = bytes(Path(session.sparkContext.pythonExec).with_name("workers"))
+    every = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    found = [each for each in children(os.getpid()) if b"\0-m\0pyspark." in command_of(each)]
+    return found + [each for each in every if sources in command_of(each)]
 
 
 def test_a_killed_worker_amid_its_task_and_killed_planners_cost_no_row(
@@ -69,7 +72,7 @@ def test_a_killed_worker_amid_its_task_and_killed_planners_cost_no_row(
     def kill_planners(report: BatchReport) -> None:
         if report.batch == 3 and len(killed) == 1:
             killed.append("planners")
-            for process in workers():
+            for process in workers(spark):
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
 
