@@ -235,12 +235,13 @@ class Asking:
                     is None
                 ):
                     continue
-                check_rows(self._paths.rows({"find": "o"}, None), matched, {}, in_order=False)
+                written = matched if "$out" in stage else [_upserted(document) for document in matched]
+                check_rows(self._paths.rows({"find": "o"}, None), written, {}, in_order=False)
             self._paths.send({"drop": "o"})
             self._rows({"aggregate": "c", "pipeline": [{"$collStats": {"count": {}}}, stage]}, None)
-            written = [document.get("count") for document in self._paths.rows({"find": "o"}, None)]
-            if written != [len(self._documents)]:
-                raise Difference(f"{written} was written, of {len(self._documents)} documents")
+            counts = [document.get("count") for document in self._paths.rows({"find": "o"}, None)]
+            if counts != [len(self._documents)]:
+                raise Difference(f"{counts} was written, of {len(self._documents)} documents")
 
     def _join(self, source: str) -> Document:
         asked = self._asked
@@ -353,3 +354,8 @@ class Asking:
                 least = min(order.key(document) for document in matched)
                 if order.key(taken) != least:
                     raise Difference(f"{taken} was taken, which is not first of {matched}")
+
+
+def _upserted(document: Document) -> Document:
+    """Return the document as `$merge` inserts it: it upserts with `$set`, which sorts the fields."""
+    return {"_id": document["_id"], **dict(sorted(document.items()))}
