@@ -225,7 +225,7 @@ def test_the_pipeline_of_out_and_merge_runs_in_a_reader(
     list(client.t.v.aggregate([{"$set": {"t": "$$wanted"}}, stage], let={"wanted": 1}))
     assert moved_count(server) >= before + 2  # in more than one batch
     assert client.t.made.count_documents({"t": 1}) == COUNT // 2
-    assert not readers_of(server)._core.engine.cursors._open
+    assert not readers_of(server).core.engine.cursors._open
 
 
 def test_a_pipeline_that_fails_writes_nothing(server: headrace.Server, client: Client) -> None:
