@@ -72,7 +72,7 @@ def tests(name: str, marks: str, test_s: int, paths: tuple[str, ...] = ()) -> La
     `test_s`: seconds that a test may take, 0 for any. `paths`: where the tests are, if not everywhere.
     """
     timeout = ("-o", f"faulthandler_timeout={test_s}", "-o", "faulthandler_exit_on_timeout=true") if test_s else ()
-    return Lane(name, ((sys.executable, "-m", "pytest", "-p", "no:xdist", *timeout, "-m", marks, *paths),))
+    return Lane(name, ((sys.executable, "-m", "pytest", *timeout, "-m", marks, *paths),))
 
 
 def shared(name: str, marks: str, test_s: int, files: tuple[str, ...], **environment: str) -> tuple[Lane, ...]:

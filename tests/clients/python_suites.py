@@ -43,8 +43,6 @@ def python_outcomes(
         "no:cacheprovider",
         "-p",
         "no:headrace",
-        "-p",
-        "no:xdist",
         "--tb=short",
     ]
     terms = [f"not {part}" for part in selection.not_run]

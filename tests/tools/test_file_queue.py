@@ -56,7 +56,7 @@ def test_processes_run_each_test_once(tmp_path: Path) -> None:
     (tmp_path / "two" / "test_8.py").write_text("def test_left_out(): pass\n")
     queue = FileQueue(tmp_path / "list")
     queue.write([*names, "two/test_8.py", "two/test_9.py"])
-    words = "-p no:xdist -p no:cacheprovider -p tests.file_queue --file-queue=list --import-mode=importlib -k".split()
+    words = "-p no:cacheprovider -p tests.file_queue --file-queue=list --import-mode=importlib -k".split()
     root = str(Path(__file__).parents[2])
     command = [sys.executable, "-c", f"import sys, pytest; sys.path.append({root!r}); sys.exit(pytest.main())", *words]
     processes = [
