@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -52,6 +54,9 @@ LONGEST: Final = (
     "tests/test_style.py",
 )
 """The files that take longest. What begins last should be short, or one core waits for it."""
+MEMORY: Final = Path("/dev/shm")
+MEMORY_BYTES: Final = 8 << 30
+"""What the temporary directory must have free to be there. The tests leave up to 1 GB at a time."""
 PERCENT: Final = re.compile(r"\[ *(\d+%)\]")
 PASSED: Final = re.compile(r"(\d+) (passed|skipped|failed|errors?)\b")
 
@@ -161,6 +166,7 @@ class Run:
             self.seconds = time.monotonic() - self.start
             return
         environ = os.environ | dict(self.lane.environment) | {"PYTHONUNBUFFERED": "1"}
+        environ.setdefault("TMPDIR", temporary_directory())
         # Tests start hundreds of processes: without its bytecode each would compile the package anew.
         environ.pop("PYTHONDONTWRITEBYTECODE", None)
         self.process = subprocess.Popen(
@@ -182,6 +188,15 @@ class Run:
         lines = [line for line in self.text().splitlines() if line.strip()]
         ended = "FAILED: " if self.failed else ""
         return f"{self.lane.name:9} {self.seconds or 0:5.0f} s  {ended}{lines[-1] if lines else 'passed'}"
+
+
+def temporary_directory() -> str:
+    """Where the tests' files go if `TMPDIR` is not set: into memory, where there is enough.
+
+    Most of what tests store is synced to disk. Processes are killed there, not machines: that needs no disk.
+    """
+    in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES
+    return str(MEMORY) if in_memory else tempfile.gettempdir()
 
 
 def run_group(lanes: tuple[Lane, ...], deadline: float) -> list[Run]:
