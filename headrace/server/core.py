@@ -442,6 +442,8 @@ class Core(Shell):
 
     def cursor_killed(self, cursor: Any) -> None:
         self.notifier.cursor_killed(cursor)
+        if self.engine.cursors.peek(cursor.id) is None:
+            self.scheduler.cursor_killed(cursor.id)
 
     # Called by peers.
 

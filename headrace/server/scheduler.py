@@ -213,6 +213,14 @@ class Scheduler:
             self._queued.remove(queued)
             self._core.loop.call_soon(queued[0].finish, self._core.engine.failure(error, queued[2]))
 
+    def cursor_killed(self, cursor_id: int) -> None:
+        """End a getMore that reads this cursor, at its next turn."""
+        error = Interrupted(237, f"cursor id {cursor_id} was killed while its next batch was read")
+        for connection_id, paused in list(self._by_connection.items()):
+            request = paused.request
+            if request is not None and request.name == "getMore" and request.body["getMore"] == cursor_id:
+                self.interrupt(connection_id, error)
+
     def interrupt_all(self, error: Interrupted) -> None:
         """End all commands at once, because the server stops."""
         self._queued.clear()

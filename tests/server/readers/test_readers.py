@@ -14,6 +14,7 @@ from typing import Any
 
 import pymongo
 import pytest
+from bson import Int64
 from pymongo.errors import CursorNotFound, ExecutionTimeout, OperationFailure
 
 import headrace
@@ -124,6 +125,23 @@ def test_a_cursor_in_a_reader_can_be_killed(server: headrace.Server, client: pym
     assert client.t.command({"killCursors": "c", "cursors": [identity]})["cursorsKilled"] == [identity]
     with pytest.raises(CursorNotFound):
         list(cursor)
+
+
+def test_a_getmore_in_a_reader_ends_when_its_cursor_is_killed(
+    server: headrace.Server, client: pymongo.MongoClient[Any]
+) -> None:
+    reader = only_reader(server)
+    with RawClient(server.address) as reading:
+        reading.send({"find": "c", "filter": {"s": "x" * 20}, "batchSize": 100}, "t")
+        cursor = Int64(reading.receive()[1]["cursor"]["id"])
+        reader.process.send_signal(signal.SIGSTOP)  # it does not answer
+        reading.send({"getMore": cursor, "collection": "c"}, "t")
+        until(lambda: bool(reader.calls))
+        assert client.t.command({"killCursors": "c", "cursors": [cursor]})["cursorsKilled"] == [cursor]
+        assert reading.receive()[1]["code"] == 237
+        reader.process.send_signal(signal.SIGCONT)
+    until(lambda: not reader.calls)
+    assert client.t.c.count_documents({}) == COUNT
 
 
 def test_a_reader_that_is_killed_costs_its_cursors_only(

@@ -168,21 +168,25 @@ def test_a_server_stops_while_commands_run() -> None:
             client.socket.close()
 
 
-@pytest.mark.long
-def test_a_cursor_is_read_by_one_getmore_at_a_time(server: headrace.Server) -> None:
+def test_a_cursor_is_read_by_one_getmore_at_a_time_which_ends_when_the_cursor_is_killed(
+    server: headrace.Server,
+) -> None:
     slow = {
         "$expr": {"$gt": [{"$size": {"$map": {"input": {"$range": [0, 20_000]}, "in": {"$add": ["$$this", 1]}}}}, 0]}
     }
     with RawClient(server.address) as one, RawClient(server.address) as two:
-        one.ask({"insert": "c", "documents": [{"_id": key} for key in range(1000)]})
+        for key in range(0, 30_000, 10_000):
+            one.ask({"insert": "c", "documents": [{"_id": key + number} for number in range(10_000)]})
         cursor = Int64(one.ask({"find": "c", "filter": slow, "batchSize": 1})["cursor"]["id"])
-        get_more = {"getMore": cursor, "collection": "c", "batchSize": 900}
+        # To read the rest would take many minutes.
+        get_more = {"getMore": cursor, "collection": "c", "batchSize": 29_000}
         one.send(get_more)
         until(lambda: running(two, "getMore"))
         assert two.ask(get_more)["code"] == 143
         assert two.ask({"killCursors": "c", "cursors": [cursor]})["cursorsKilled"] == [cursor]
         assert one.receive()[1]["code"] == 237
         assert two.ask(get_more)["code"] == 43
+        assert not running(two, "getMore")
 
 
 def test_a_read_continues_past_documents_inserted_meanwhile(server: headrace.Server) -> None:
