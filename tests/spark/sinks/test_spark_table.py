@@ -89,6 +89,10 @@ def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 of_each = pytest.mark.parametrize("programs", TESTED, indirect=True)
+# What is long and hardly differs by format: Delta takes twice as long.
+of_each_in_soak = pytest.mark.parametrize(
+    "programs", ["iceberg", pytest.param("delta", marks=pytest.mark.soak)], indirect=True
+)
 
 
 @pytest.mark.network
@@ -99,7 +103,17 @@ def test_a_batch_crashed_at_any_step_of_spark_s_commits_ends_as_if_nothing_had_b
     programs: Programs, tmp_path: Path
 ) -> None:
     """Takes a minute or two: each of some forty batches is some statements of Spark's."""
-    programs.run("crashes", tmp_path, "mirror", "changes", "history", "mirrors")
+    programs.run("crashes", tmp_path, "mirror", "changes", "history")
+
+
+@pytest.mark.network
+@pytest.mark.process
+@pytest.mark.spark
+@of_each_in_soak
+def test_a_mirror_of_two_servers_crashed_at_any_step_ends_as_if_nothing_had_been(
+    programs: Programs, tmp_path: Path
+) -> None:
+    programs.run("crashes", tmp_path, "mirrors")
 
 
 @pytest.mark.network
@@ -131,7 +145,7 @@ def test_tables_of_several_collections_are_made_and_crashed_at_any_step(programs
 @pytest.mark.network
 @pytest.mark.process
 @pytest.mark.spark
-@of_each
+@of_each_in_soak
 def test_a_job_of_several_collections_makes_their_tables_in_a_catalog(programs: Programs, tmp_path: Path) -> None:
     """Takes a minute or two: eight runs of a job with up to eight tables."""
     programs.run("collections", tmp_path)
@@ -140,7 +154,7 @@ def test_a_job_of_several_collections_makes_their_tables_in_a_catalog(programs: 
 @pytest.mark.network
 @pytest.mark.process
 @pytest.mark.spark
-@of_each
+@of_each_in_soak
 def test_dead_letters_are_replayed_into_a_catalog_and_tables_made_for_two_servers(
     programs: Programs, tmp_path: Path
 ) -> None:
