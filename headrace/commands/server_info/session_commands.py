@@ -6,6 +6,7 @@ retryable writes and transactions are stored with the writes and expire by thems
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, Final
 from uuid import uuid4
 
@@ -20,7 +21,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import SESSION
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import ANYONE, LOGGED_IN, on_cluster
-from headrace.dispatch.sessions import session_key, user_digest
+from headrace.dispatch.sessions import session_id, session_key, user_digest
 from headrace.errors import CommandError
 
 
@@ -53,15 +54,31 @@ def refresh(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def end(context: CommandContext, request: Request) -> dict[str, Any]:
-    """endSessions, killSessions: abort the transactions and close the cursors of these sessions.
+    """endSessions, killSessions: abort the transactions and close the cursors of these sessions. killSessions also ends
+    their running commands, with error 11601.
 
     They must be sessions of the client's own user. killSessions may name another user's `uid` if the user has the
     privilege. Raise 13 otherwise.
     """
     any_user = request.name == "killSessions" and _may_kill_any(request)
     if request.client.uid is not None or not context.engine.restricts(request.client):  # without a login: none
-        context.engine.end_sessions(_ids(request, _listed(request), any_user=any_user))
+        sessions = _ids(request, _listed(request), any_user=any_user)
+        if request.name == "killSessions":
+            _interrupt(context, sessions, _running(context, request))
+        context.engine.end_sessions(sessions)
     return {}
+
+
+def _running(context: CommandContext, request: Request) -> list[tuple[Request, bytes]]:
+    """Return the unanswered commands with a session, and their sessions, except the given one."""
+    others = (other for other in context.engine.shell.waiting_requests() if other is not request)
+    return [(other, session) for other in others if (session := session_id(other)) is not None]
+
+
+def _interrupt(context: CommandContext, sessions: Container[bytes], running: list[tuple[Request, bytes]]) -> None:
+    for other, session in running:
+        if session in sessions:
+            context.engine.shell.interrupt(other.client.connection_id)
 
 
 def _may_kill_any(request: Request) -> bool:
@@ -70,14 +87,16 @@ def _may_kill_any(request: Request) -> bool:
 
 
 def end_all(context: CommandContext, request: Request) -> dict[str, Any]:
-    """killAllSessions, killAllSessionsByPattern: end the sessions that patterns name, directly or by user; without
-    patterns, all. A pattern names a user by the digest `uid`, or by `users`."""
+    """killAllSessions, killAllSessionsByPattern: end the sessions that patterns name, directly or by user, with their
+    running commands; without patterns, all. A pattern names a user by the digest `uid`, or by `users`."""
     patterns = _listed(request)
     named = [pattern["lsid"] for pattern in patterns if pattern.get("lsid") is not None]
     listed = [item for pattern in patterns for item in pattern.get("users") or [pattern] if "user" in item]
     users = [user_digest(UserName(item["user"], item["db"])) for item in listed]
     users += [bytes(pattern["uid"]) for pattern in patterns if pattern.get("uid") is not None]
+    running = _running(context, request)
     if not named and not users:
+        _interrupt(context, [session for _, session in running], running)
         context.engine.end_sessions(None)
         return {}
     ended = _ids(request, named, any_user=True)
@@ -88,6 +107,8 @@ def end_all(context: CommandContext, request: Request) -> dict[str, Any]:
         owner = context.cursors.owners.get(cursor.id)
         if owner is not None and cursor.session is not None and user_digest(owner.name) in users:
             ended.append(cursor.session)
+    ended += [session for other, session in running if other.client.uid in users]
+    _interrupt(context, ended, running)
     context.engine.end_sessions(ended)
     return {}
 

@@ -6,12 +6,13 @@ import contextlib
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import cramjam
 import pytest
-from bson import Int64
+from bson import Binary, Int64
 
 import headrace
 from headrace.dispatch import reply
@@ -187,6 +188,25 @@ def test_a_cursor_is_read_by_one_getmore_at_a_time_which_ends_when_the_cursor_is
         assert one.receive()[1]["code"] == 237
         assert two.ask(get_more)["code"] == 43
         assert not running(two, "getMore")
+
+
+@pytest.mark.parametrize("command", ["killSessions", "killAllSessions", "killAllSessionsByPattern"])
+def test_to_kill_a_session_ends_its_running_command(server: headrace.Server, command: str) -> None:
+    one, two = ({"id": Binary(bytes(15) + bytes([number]), 4)} for number in (1, 2))
+    listed = {"killSessions": [one], "killAllSessions": [], "killAllSessionsByPattern": [{"lsid": one}]}[command]
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(server.address)) for _ in range(4)]
+        for client, session in zip(clients, ({"lsid": one}, {"lsid": two}, {}), strict=False):
+            client.send({**ENDLESS, **session}, "admin")
+        other = clients[-1]
+        until(lambda: len(running(other, "aggregate")) == 3)
+        assert other.ask({"endSessions": [one, two]}, "admin")["ok"] == 1.0
+        assert len(running(other, "aggregate")) == 3
+        assert other.ask({command: listed, "lsid": two}, "admin")["ok"] == 1.0
+        assert clients[0].receive()[1]["code"] == 11601
+        if not listed:
+            assert clients[1].receive()[1]["code"] == 11601
+        assert len(running(other, "aggregate")) == (2 if listed else 1)
 
 
 def test_a_read_continues_past_documents_inserted_meanwhile(server: headrace.Server) -> None:

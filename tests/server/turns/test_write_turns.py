@@ -475,13 +475,14 @@ def test_a_transactions_statement_pauses_and_has_its_session_to_itself(server: h
         assert {document["n"] for document in all_of(other)} == {1}
 
 
-def test_a_transaction_aborted_while_its_statement_has_paused(server: headrace.Server) -> None:
+@pytest.mark.parametrize("command", ["endSessions", "killSessions"])
+def test_a_transaction_aborted_while_its_statement_has_paused(server: headrace.Server, command: str) -> None:
     with RawClient(server.address) as long, RawClient(server.address) as other:
         fill(other)
         with held(server, "update"):
             long.send({**update_all(), **transaction(1, first=True)})
             when_running(other, "update")
-            other.ask({"killAllSessions": []}, "admin")
+            other.ask({command: [transaction(1)["lsid"]]}, "admin")
         reply = long.receive()[1]
         assert reply["code"] == 251, reply
         assert {document["n"] for document in all_of(other)} == {0}
