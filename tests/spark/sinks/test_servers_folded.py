@@ -19,7 +19,7 @@ from headrace.spark.tables.progress import CollectionGone, NotOurTable
 from headrace.spark.tables.typed.table_schema import TypedOptions
 from tests.spark.sinks.test_server_sinks import NAMES, batches, of_servers
 from tests.spark.sinks.test_sinks import STEPS
-from tests.spark.support.crashes import Crash, crashing
+from tests.spark.support.crashes import Crash, crashing, folder_state, states_at, write_folder
 from tests.spark.support.generated_changes import GeneratedChanges, generated_changes, table_of
 
 pytestmark = pytest.mark.long
@@ -86,29 +86,28 @@ def test_a_crash_at_any_step_leaves_what_each_server_alone_would(
     two.writes(30)
     two.stream(two.time - 30)
     row_batches = of_both(one, two)
-    crashes, tried = 0, set()
-    path = tmp_path / "table"
+    crashes, tried, ended = 0, set(), set[str]()
+    path, again = tmp_path / "table", tmp_path / "again"
     for number, rows in enumerate(row_batches):
         batch = MicroBatch("q", number, of_servers(rows))
-        before = tmp_path / "before"
-        if path.exists():
-            shutil.copytree(path, before, dirs_exist_ok=False)
-        with crashing(STEPS) as steps:
+        with states_at(STEPS, lambda: folder_state(path)) as (steps, killed):
             opened(kind, path).apply(batch)
         trial = (frozenset(batch.table["operationType"].to_pylist()), tuple(steps))
-        if trial not in tried:  # other batches have the same kinds of rows, in the same steps
-            tried.add(trial)
-            for step in range(len(steps)):
-                again = tmp_path / "again"
-                if before.exists():
-                    shutil.copytree(before, again)
+        if trial in tried:  # other batches have the same kinds of rows, in the same steps
+            continue
+        tried.add(trial)
+        after = contents(opened(kind, path))
+        errors = [steps.index(name) for name in dict.fromkeys(steps) if name not in ended]
+        ended.update(steps)
+        for written, step in [*((written, -1) for written in killed), *((killed[0], step) for step in errors)]:
+            write_folder(written, again)
+            if step >= 0:
                 with pytest.raises(Crash), crashing(STEPS, step):
                     opened(kind, again).apply(batch)
-                crashes += 1
-                opened(kind, again).apply(batch)
-                assert contents(opened(kind, again)) == contents(opened(kind, path))
-                shutil.rmtree(again)
-        shutil.rmtree(before, ignore_errors=True)
+            opened(kind, again).apply(batch)
+            assert contents(opened(kind, again)) == after, (number, step)
+            shutil.rmtree(again)
+            crashes += 1
     assert crashes > 4
     assert contents(opened(kind, path)) == expected(kind, tmp_path, row_batches)
 
