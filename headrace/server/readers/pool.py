@@ -314,7 +314,7 @@ class Readers:
         for cursor in cursors:
             if type(cursor) is ReaderCursor and cursor.host is reader:
                 cursor.host, cursor.is_lost = None, True
-                cursors.kill(cursor.id)
+                cursors.remove(cursor.id)
         for call, done in reader.calls.values():
             if done is None:
                 continue
