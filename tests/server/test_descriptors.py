@@ -70,4 +70,6 @@ def test_connections_wait_for_descriptors_and_nobody_is_cut_off(tmp_path: Path) 
         with RawClient(address) as late:
             assert late.ask({"count": "c"})["n"] == 1
         lines = log.read_text().splitlines()
-        assert len([line for line in lines if "has no descriptors left (its limit is 48)" in line]) == 1
+        # A line when they are used up, and one when no connection waits: on a slow machine that comes again.
+        used_up = ["has no descriptors left (its limit is 48)" in line for line in lines if "descriptors" in line]
+        assert used_up and used_up == [number % 2 == 0 for number in range(len(used_up))]
