@@ -56,7 +56,7 @@ LONGEST: Final = (
 """The files that take longest. What begins last should be short, or one core waits for it."""
 MEMORY: Final = Path("/dev/shm")
 MEMORY_BYTES: Final = 8 << 30
-"""What the temporary directory must have free to be there. The tests leave up to 1 GB at a time."""
+"""Free bytes that memory needs to hold the temporary directory: the tests leave up to 1.1 GB there."""
 PERCENT: Final = re.compile(r"\[ *(\d+%)\]")
 PASSED: Final = re.compile(r"(\d+) (passed|skipped|failed|errors?)\b")
 
@@ -191,9 +191,9 @@ class Run:
 
 
 def temporary_directory() -> str:
-    """Where the tests' files go if `TMPDIR` is not set: into memory, where there is enough.
+    """Return the directory for the tests' files if `TMPDIR` is not set: in memory, if enough is free.
 
-    Most of what tests store is synced to disk. Processes are killed there, not machines: that needs no disk.
+    Tests sync most of what they store. They kill processes, not machines, and that needs no disk.
     """
     in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES
     return str(MEMORY) if in_memory else tempfile.gettempdir()

@@ -6,7 +6,6 @@ import contextlib
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +193,7 @@ def test_a_cursor_is_read_by_one_getmore_at_a_time_which_ends_when_the_cursor_is
 def test_to_kill_a_session_ends_its_running_command(server: headrace.Server, command: str) -> None:
     one, two = ({"id": Binary(bytes(15) + bytes([number]), 4)} for number in (1, 2))
     listed = {"killSessions": [one], "killAllSessions": [], "killAllSessionsByPattern": [{"lsid": one}]}[command]
-    with ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(RawClient(server.address)) for _ in range(4)]
         for client, session in zip(clients, ({"lsid": one}, {"lsid": two}, {}), strict=False):
             client.send({**ENDLESS, **session}, "admin")

@@ -89,7 +89,7 @@ def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 of_each = pytest.mark.parametrize("programs", TESTED, indirect=True)
-# What is long and hardly differs by format: Delta takes twice as long.
+# For long tests that hardly depend on the format: Delta takes twice as long.
 of_each_in_soak = pytest.mark.parametrize(
     "programs", ["iceberg", pytest.param("delta", marks=pytest.mark.soak)], indirect=True
 )

@@ -144,7 +144,7 @@ def test_upkeep_that_crashed_at_any_step_and_runs_again_ends_the_same(kind: str,
     assert report.removed_rows and report.compacted_files and report.vacuumed_files and report.log_files
     expected = contents(kind, tmp_path / "done")
     position = open_sink(kind, tmp_path / "done").position()
-    # After a step there is what is there before the next. The files of the log are removed alike: a crash at the first
+    # The state after a step is the state before the next. The files of the log are removed alike: a crash at the first
     # and the last of them.
     removals = [number for number, name in enumerate(steps) if name == "remove_file"]
     tried = [*(number for number in range(0, len(steps), 2) if number not in removals[2:-2]), len(steps) - 1]
