@@ -8,7 +8,6 @@ iteration.
 
 from __future__ import annotations
 
-from asyncio import TimerHandle
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,19 +28,20 @@ if TYPE_CHECKING:
 SLOW_SECONDS: Final = 0.001
 """A stream with stages whose last batch took longer than this is read after quicker streams."""
 
+CLOCK_SECONDS: Final = 0.001
+"""The resolution of uvloop's timers."""
+
 
 class Parked:
     """One waiting command."""
 
-    __slots__ = ("command", "key", "peer", "request", "timer")
+    __slots__ = ("command", "key", "peer", "request")
 
     def __init__(self, peer: Peer, command: Command, request: Request, key: Any) -> None:
         self.peer = peer
         self.command = command
         self.request = request
         self.key = key
-        self.timer: TimerHandle | None = None
-        """Wakes the command at its deadline; None: the command does not wait."""
 
 
 class Notifier:
@@ -65,7 +65,11 @@ class Notifier:
             self.queue(peer, command, request)
             return
         parked = peer.waiting = Parked(peer, command, request, wait.scope)
-        parked.timer = self._core.loop.call_at(request.wait_until_ms / 1000.0, self._time_is_up, parked)
+        timer, deadline = peer.wait_timer, request.wait_until_ms / 1000.0
+        if timer is None or timer.when() > deadline:
+            if timer is not None:
+                timer.cancel()
+            peer.wait_timer = self._core.loop.call_at(deadline, self._time_is_up, peer)
         here = self._parked.get(wait.scope)
         if here is None:
             here = self._parked[wait.scope] = {}
@@ -86,6 +90,8 @@ class Notifier:
 
     def leave(self, peer: Peer) -> None:
         """Drop the parked command of a peer that disconnected."""
+        if peer.wait_timer is not None:
+            peer.wait_timer.cancel()
         if peer.waiting is not None:
             self._remove(peer.waiting)
 
@@ -132,7 +138,6 @@ class Notifier:
         for item in here:
             cursor = item.request.cursor
             (woken if cursor is None or not cursor.is_slow else slow)(item)
-            item.timer.cancel()  # type: ignore[union-attr]  # a parked command has one
             item.peer.waiting = None
         here.clear()
 
@@ -157,15 +162,22 @@ class Notifier:
             if woken or slow:
                 self._core.writer.call_after_writes(self._run_woken)
 
-    def _time_is_up(self, parked: Parked) -> None:
+    def _time_is_up(self, peer: Peer) -> None:
+        """Run the waiting command again if its deadline has passed. The timer may be an earlier command's."""
+        timer, peer.wait_timer = peer.wait_timer, None
+        parked = peer.waiting
+        if parked is None:
+            return
+        deadline = parked.request.wait_until_ms / 1000.0
+        if deadline - timer.when() > CLOCK_SECONDS:  # type: ignore[union-attr]  # the one that calls this
+            peer.wait_timer = self._core.loop.call_at(deadline, self._time_is_up, peer)
+            return
         self._remove(parked)
         parked.request.time_is_up = True
         self._schedule()
         self._woken.append(parked)
 
     def _remove(self, parked: Parked) -> None:
-        if parked.timer is not None:
-            parked.timer.cancel()
         parked.peer.waiting = None
         here = self._parked.get(parked.key)
         if here is not None:

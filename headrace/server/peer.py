@@ -47,6 +47,8 @@ from headrace.wire.message import (
 from headrace.wire.reply_message import encode_reply, plain_head, plain_reply
 
 if TYPE_CHECKING:
+    from asyncio import TimerHandle
+
     from headrace.server.core import Core
 
 _DECODED_BYTES_MAX: Final = limits.DECODED_BYTES_MAX
@@ -60,7 +62,7 @@ class Peer(asyncio.Protocol):
 
     __slots__ = (
         "_account", "_busy", "_core", "_full", "_interruption", "_is_held", "_message", "_message_bytes", "_next",
-        "_paused", "_plain", "_replies", "_transport", "_wire", "client", "request", "waiting",
+        "_paused", "_plain", "_replies", "_transport", "_wire", "client", "request", "wait_timer", "waiting",
     )  # fmt: skip
 
     def __init__(self, core: Core) -> None:
@@ -80,6 +82,8 @@ class Peer(asyncio.Protocol):
         self.request: Request | None = None
         """The command that is being answered or that will run again."""
         self.waiting: Any = None  # the notifier's entry for the waiting command
+        self.wait_timer: TimerHandle | None = None
+        """Wakes the waiting command at its deadline, or comes earlier and is set again: a wait costs no timer."""
 
     @property
     def is_acknowledged(self) -> bool:

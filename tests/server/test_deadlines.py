@@ -23,6 +23,7 @@ class Peer:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.client = ClientInfo(1, "here:1", ("here", 2))
         self.waiting: Parked | None = None
+        self.wait_timer: asyncio.TimerHandle | None = None
         self.woken: list[tuple[float, bool]] = []
         self._loop = loop
 
@@ -69,6 +70,27 @@ def test_a_command_that_was_woken_is_not_woken_again_at_its_deadline() -> None:
     assert [[is_up for _, is_up in peer.woken] for peer in peers] == [[False]] * 3
 
 
+def test_a_timer_that_an_earlier_command_has_left_wakes_a_later_one_at_its_own_deadline() -> None:
+    for loop in (asyncio.new_event_loop(), uvloop.new_event_loop()):
+        notifier = notifier_of(loop)
+        peer = parked(notifier, loop, 20.0)
+        for wait_ms in (60.0, 40.0):
+            notifier.wake_key("shop.orders")
+            deadline = loop.time() * 1000.0 + wait_ms
+            request = Request("getMore", "shop", b"", {}, peer.client, {"getMore": 1})
+            notifier.park(peer, COMMAND, request, Wait(wait_ms, "shop.orders"))
+        loop.run_until_complete(asyncio.sleep(0.1))
+        loop.close()
+        assert [is_up for _, is_up in peer.woken] == [False, False, True]
+        assert peer.woken[-1][0] > deadline - 1.0
+        assert peer.wait_timer is None
+
+
+def leave(notifier: Notifier, wait: weakref.ref[Any]) -> None:
+    if (peer := wait()) is not None:
+        notifier.leave(peer)
+
+
 def test_neither_a_deadline_that_was_met_nor_one_that_was_not_leaves_garbage() -> None:
     for loop in (asyncio.new_event_loop(), uvloop.new_event_loop()):
         notifier = notifier_of(loop)
@@ -76,6 +98,8 @@ def test_neither_a_deadline_that_was_met_nor_one_that_was_not_leaves_garbage() -
         gc.disable()
         try:
             loop.call_later(0.02, notifier.wake_key, "shop.orders")
+            for number, wait in enumerate(waits):
+                loop.call_later(0.03 + number / 1000, leave, notifier, wait)
             loop.run_until_complete(asyncio.sleep(0.05))
             assert [wait() for wait in waits] == [None, None]
         finally:

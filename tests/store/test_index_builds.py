@@ -118,7 +118,7 @@ def test_the_keys_of_one_document_are_put_in_many_transactions(tmp_path: Path, m
             count += 1
             if count in changes:
                 at.must("t", changes[count])
-        assert count == 23
+        assert count == 24
         resumed(at, uuid)
         for number in (5, 700, 1001):
             query = {"find": "c", "filter": {"a": number}, "hint": "a", "projection": {"_id": 1}}

@@ -90,21 +90,23 @@ def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.BUILD
     for index in build.indexes:
         if part is not None and index.number < part.number:
             continue
-        if part is not None and index.number == part.number and part.document == documents[0]:
+        is_begun = part is not None and index.number == part.number
+        if part is not None and is_begun and part.document == documents[0]:
             entries = part.left
         else:
             entries, traits = index_entries.stored_entries_of_many(index, documents, key_count_max)
             if traits:
                 txn.catalog.add_traits(txn.kv, collection_of(txn, build), index, traits)
             entries.sort()
-            if part is not None and index.number == part.number:
+            if part is not None and is_begun:
                 entries = entries[bisect_right(entries, part.key, key=itemgetter(0)) :]
-        left = entries[limits.BUILD_ENTRY_COUNT :] if len(documents) == 1 else []
-        if left:
-            entries = entries[: limits.BUILD_ENTRY_COUNT]
+        left: list[tuple[bytes, bytes]] = []
+        if len(documents) == 1 and len(entries) > limits.BUILD_ENTRY_COUNT:
+            count = limits.BUILD_ENTRY_COUNT if is_begun else 0  # to make the entries is a step of its own
+            entries, left = entries[:count], entries[count:]
         index_entries.put_new(txn, collection_of(txn, build), index, entries, documents)
         if left:
-            part = BuildPart(documents[0], index.number, entries[-1][0], left)
+            part = BuildPart(documents[0], index.number, entries[-1][0] if entries else b"", left)
             txn.catalog.save_build(txn.kv, replace(txn.catalog.builds[build.uuid], part=part))
             return True
     build = txn.catalog.builds[build.uuid]  # its indexes may have new traits
