@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 SLOW_SECONDS: Final = 0.001
 """A stream with stages whose last batch took longer than this is read after quicker streams."""
 
-CLOCK_SECONDS: Final = 0.001
-"""The resolution of uvloop's timers."""
+NEVER_MS: Final = float("inf")
 
 
 class Parked:
@@ -65,11 +64,8 @@ class Notifier:
             self.queue(peer, command, request)
             return
         parked = peer.waiting = Parked(peer, command, request, wait.scope)
-        timer, deadline = peer.wait_timer, request.wait_until_ms / 1000.0
-        if timer is None or timer.when() > deadline:
-            if timer is not None:
-                timer.cancel()
-            peer.wait_timer = self._core.loop.call_at(deadline, self._time_is_up, peer)
+        if request.wait_until_ms < peer.timer_ms:
+            self._set_timer(peer, request.wait_until_ms)
         here = self._parked.get(wait.scope)
         if here is None:
             here = self._parked[wait.scope] = {}
@@ -92,6 +88,7 @@ class Notifier:
         """Drop the parked command of a peer that disconnected."""
         if peer.wait_timer is not None:
             peer.wait_timer.cancel()
+            peer.timer_ms = NEVER_MS
         if peer.waiting is not None:
             self._remove(peer.waiting)
 
@@ -162,15 +159,20 @@ class Notifier:
             if woken or slow:
                 self._core.writer.call_after_writes(self._run_woken)
 
+    def _set_timer(self, peer: Peer, at_ms: float) -> None:
+        if peer.wait_timer is not None:
+            peer.wait_timer.cancel()
+        peer.timer_ms = at_ms
+        peer.wait_timer = self._core.loop.call_at(at_ms / 1000.0, self._time_is_up, peer)
+
     def _time_is_up(self, peer: Peer) -> None:
         """Run the waiting command again if its deadline has passed. The timer may be an earlier command's."""
-        timer, peer.wait_timer = peer.wait_timer, None
+        at_ms, peer.timer_ms = peer.timer_ms, NEVER_MS
         parked = peer.waiting
         if parked is None:
             return
-        deadline = parked.request.wait_until_ms / 1000.0
-        if deadline - timer.when() > CLOCK_SECONDS:  # type: ignore[union-attr]  # the one that calls this
-            peer.wait_timer = self._core.loop.call_at(deadline, self._time_is_up, peer)
+        if parked.request.wait_until_ms > at_ms:
+            self._set_timer(peer, parked.request.wait_until_ms)
             return
         self._remove(parked)
         parked.request.time_is_up = True

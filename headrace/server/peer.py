@@ -30,6 +30,7 @@ from headrace.errors import AnsweredError, CommandError, Interrupted
 from headrace.memory_budget import Account
 from headrace.query.operation_memory import size_of
 from headrace.server.failures import log_failure, read_error
+from headrace.server.notifier import NEVER_MS
 from headrace.server.repeated_messages import repeated_message
 from headrace.server.scheduler import EAGER_COUNT
 from headrace.turns import Turn, tick
@@ -61,8 +62,9 @@ class Peer(asyncio.Protocol):
     """The protocol of one client's socket."""
 
     __slots__ = (
-        "_account", "_busy", "_core", "_full", "_interruption", "_is_held", "_message", "_message_bytes", "_next",
-        "_paused", "_plain", "_replies", "_transport", "_wire", "client", "request", "wait_timer", "waiting",
+        "_account", "_busy", "_core", "_full", "_interruption", "_is_held", "_message", "_message_bytes",
+        "_next", "_paused", "_plain", "_replies", "_transport", "_wire", "client", "request", "timer_ms", "wait_timer",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, core: Core) -> None:
@@ -83,7 +85,8 @@ class Peer(asyncio.Protocol):
         """The command that is being answered or that will run again."""
         self.waiting: Any = None  # the notifier's entry for the waiting command
         self.wait_timer: TimerHandle | None = None
-        """Wakes the waiting command at its deadline, or comes earlier and is set again: a wait costs no timer."""
+        """Wakes the waiting command at its deadline, or comes earlier and is set again: most waits set no timer."""
+        self.timer_ms = NEVER_MS  # when it comes, on the loop's clock
 
     @property
     def is_acknowledged(self) -> bool:

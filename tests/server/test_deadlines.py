@@ -8,11 +8,12 @@ import weakref
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import uvloop
 
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.wait import Wait
-from headrace.server.notifier import Notifier, Parked
+from headrace.server.notifier import NEVER_MS, Notifier, Parked
 
 COMMAND: Any = None
 
@@ -24,6 +25,7 @@ class Peer:
         self.client = ClientInfo(1, "here:1", ("here", 2))
         self.waiting: Parked | None = None
         self.wait_timer: asyncio.TimerHandle | None = None
+        self.timer_ms = NEVER_MS
         self.woken: list[tuple[float, bool]] = []
         self._loop = loop
 
@@ -70,20 +72,21 @@ def test_a_command_that_was_woken_is_not_woken_again_at_its_deadline() -> None:
     assert [[is_up for _, is_up in peer.woken] for peer in peers] == [[False]] * 3
 
 
-def test_a_timer_that_an_earlier_command_has_left_wakes_a_later_one_at_its_own_deadline() -> None:
+@pytest.mark.parametrize("last_ms", [40.0, 20.3, 0.2])
+def test_a_timer_that_an_earlier_command_has_left_wakes_a_later_one_at_its_own_deadline(last_ms: float) -> None:
     for loop in (asyncio.new_event_loop(), uvloop.new_event_loop()):
         notifier = notifier_of(loop)
         peer = parked(notifier, loop, 20.0)
-        for wait_ms in (60.0, 40.0):
+        for wait_ms in (60.0, last_ms):
             notifier.wake_key("shop.orders")
             deadline = loop.time() * 1000.0 + wait_ms
             request = Request("getMore", "shop", b"", {}, peer.client, {"getMore": 1})
             notifier.park(peer, COMMAND, request, Wait(wait_ms, "shop.orders"))
-        loop.run_until_complete(asyncio.sleep(0.1))
+        loop.run_until_complete(asyncio.sleep(0.08))
         loop.close()
         assert [is_up for _, is_up in peer.woken] == [False, False, True]
         assert peer.woken[-1][0] > deadline - 1.0
-        assert peer.wait_timer is None
+        assert peer.timer_ms == NEVER_MS
 
 
 def leave(notifier: Notifier, wait: weakref.ref[Any]) -> None:
