@@ -18,7 +18,7 @@ export PROCESSES ?= 2
 help:
 	@echo 'make setup   .venv with headrace and its tools; does nothing the second time'
 	@echo 'make check   style, types, import rules and the fast tests: two to four minutes on two cores'
-	@echo 'make test    everything, with servers, Spark and kill -9: 22 to 32 minutes on two cores'
+	@echo 'make test    everything, with servers, Spark and kill -9: 20 to 26 minutes on two cores'
 	@echo 'make soak    random and repeated tests for longer, and make clients: some hours'
 	@echo 'make clients the suites of drivers, from their registries, against a server: some hours'
 	@echo 'make demo    DAYS=1 of flights through a server, its change stream and Spark into a table'
@@ -31,7 +31,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@test -n '$(PYTHON)' || { echo 'headrace needs Python 3.11 to 3.13; none was found. Set PYTHON=/path/to/python.' >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || $(PYTHON) -m virtualenv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 check: setup

@@ -80,13 +80,15 @@ def tests(name: str, marks: str, test_s: int, paths: tuple[str, ...] = ()) -> La
     return Lane(name, ((sys.executable, "-m", "pytest", *timeout, "-m", marks, *paths),))
 
 
-def shared(name: str, marks: str, test_s: int, files: tuple[str, ...], **environment: str) -> tuple[Lane, ...]:
-    """Lanes of pytest, `PROCESSES` of them, that take these files from one list."""
+def shared(
+    name: str, marks: str, test_s: int, files: tuple[str, ...], count: int, **environment: str
+) -> tuple[Lane, ...]:
+    """Lanes of pytest, `count` of them, that take these files from one list."""
     queue = str(LOGS / f"{name}.files")
     (command,) = tests(name, marks, test_s).commands
     command = (*command, "-p", "tests.file_queue", f"--file-queue={queue}", "-o", "console_output_style=classic")
     lane = Lane(name, (command,), tuple(environment.items()), files, queue)
-    return tuple(replace(lane, name=f"{name}-{number + 1}") for number in range(PROCESSES))
+    return tuple(replace(lane, name=f"{name}-{number + 1}") for number in range(count))
 
 
 def files_with(*marks: str) -> tuple[str, ...]:
@@ -112,12 +114,17 @@ STATIC: Final = Lane(
     ),
 )
 PROCESSES: Final = int(os.environ.get("PROCESSES", "2"))
-FAST: Final = shared("fast", "not slow", TEST_S, files_with())
-QUICK: Final = shared("fast", "not slow and not long", TEST_S, files_with(), HEADRACE_FEW_EXAMPLES="1")
-# One process with one session of Spark. The tests of the other lane start processes, and wait for them often.
+FAST: Final = shared("fast", "not slow", TEST_S, files_with(), PROCESSES)
+QUICK: Final = shared("fast", "not slow and not long", TEST_S, files_with(), PROCESSES, HEADRACE_FEW_EXAMPLES="1")
+# One process with one session of Spark. The tests of the other lanes start processes, and wait for them often: one lane
+# more than there are processors.
 SPARK: Final = tests("spark", "spark and not process and not soak", LONG_TEST_S, files_with("spark"))
 PROCESS: Final = shared(
-    "process", "(process or network and not spark) and not soak", LONG_TEST_S, files_with("process", "network")
+    "process",
+    "(process or network and not spark) and not soak",
+    LONG_TEST_S,
+    files_with("process", "network"),
+    PROCESSES + 1,
 )
 GROUPS: Final = {
     "check": ((STATIC, *QUICK),),

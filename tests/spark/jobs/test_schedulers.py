@@ -52,7 +52,15 @@ def installed(name: str) -> Path:
         with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
             made = Path(temporary) / "made"
             subprocess.run([sys.executable, "-m", "venv", made], check=True)
-            pip = [made / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            pip = [
+                made / "bin" / "python",
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--no-compile",
+                "--disable-pip-version-check",
+            ]
             done = subprocess.run([*pip, *TESTED[name]], capture_output=True, text=True, check=False)
             if done.returncode:
                 pytest.skip(f"{name} cannot be installed: {done.stderr.strip().splitlines()[-1]}")

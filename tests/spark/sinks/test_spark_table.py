@@ -89,7 +89,19 @@ def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 of_each = pytest.mark.parametrize("programs", TESTED, indirect=True)
-# For long tests that hardly depend on the format: Delta takes twice as long.
+# For long tests that hardly depend on the format: Delta takes twice as long. Each way to commit is a sink's of each.
+of_sinks = pytest.mark.parametrize(
+    ("programs", "sink"),
+    [
+        ("delta", "mirror"),
+        ("delta", "changes"),
+        pytest.param("delta", "history", marks=pytest.mark.soak),
+        ("iceberg", "mirror"),
+        ("iceberg", "changes"),
+        ("iceberg", "history"),
+    ],
+    indirect=["programs"],
+)
 of_each_in_soak = pytest.mark.parametrize(
     "programs", ["iceberg", pytest.param("delta", marks=pytest.mark.soak)], indirect=True
 )
@@ -98,12 +110,12 @@ of_each_in_soak = pytest.mark.parametrize(
 @pytest.mark.network
 @pytest.mark.process
 @pytest.mark.spark
-@of_each
+@of_sinks
 def test_a_batch_crashed_at_any_step_of_spark_s_commits_ends_as_if_nothing_had_been(
-    programs: Programs, tmp_path: Path
+    programs: Programs, sink: str, tmp_path: Path
 ) -> None:
-    """Takes a minute or two: each of some forty batches is some statements of Spark's."""
-    programs.run("crashes", tmp_path, "mirror", "changes", "history")
+    """Takes a minute: each of some ten batches is some statements of Spark's."""
+    programs.run("crashes", tmp_path, sink)
 
 
 @pytest.mark.network
@@ -136,10 +148,12 @@ def test_a_job_into_a_catalog_goes_on_and_refuses_what_is_another_s(programs: Pr
 @pytest.mark.network
 @pytest.mark.process
 @pytest.mark.spark
-@of_each
-def test_tables_of_several_collections_are_made_and_crashed_at_any_step(programs: Programs, tmp_path: Path) -> None:
-    """Takes half a minute: each of some forty attempts is some statements of Spark's."""
-    programs.run("collections", tmp_path, {"delta": "changes", "iceberg": "history"}[programs.kind], "mirror")
+@of_sinks
+def test_tables_of_several_collections_are_made_and_crashed_at_any_step(
+    programs: Programs, sink: str, tmp_path: Path
+) -> None:
+    """Takes half a minute: each of some twenty attempts is some statements of Spark's."""
+    programs.run("collections", tmp_path, sink)
 
 
 @pytest.mark.network

@@ -40,7 +40,16 @@ def environment_with_pyspark(version: str) -> dict[str, str]:
 
 def _install(version: str, folder: Path) -> None:
     """From whatever index pip is set to; without constraints, which name the other version."""
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-compile",
+        "--disable-pip-version-check",
+        "--no-deps",
+    ]
     done = subprocess.run(
         [*pip, "--target", str(folder), f"pyspark=={version}"], capture_output=True, text=True, check=False
     )
