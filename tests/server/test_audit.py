@@ -32,6 +32,7 @@ def test_the_events_of_a_server_have_mongodbs_shape(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(limits, "LOGIN_DELAY_MS", 0)
     path = tmp_path / "audit"
     with headrace.Server(audit=AuditOptions(path=path)) as server, pymongo.MongoClient(server.uri) as client:
+        server._running.scheduler.turns.seconds = 60.0  # a command that pauses creates its database before it logs
         port = int(server.address.rpartition(":")[2])
         client.admin.command("createUser", "ann", pwd=CANARY, roles=["root"], customData={"a": CANARY})
         with pymongo.MongoClient(f"mongodb://ann:{CANARY}@{server.address}/?directConnection=true") as ann:
