@@ -18,7 +18,7 @@ export PROCESSES ?= 2
 help:
 	@echo 'make setup   .venv with headrace and its tools; does nothing the second time'
 	@echo 'make check   style, types, import rules and the fast tests: two to four minutes on two cores'
-	@echo 'make test    everything, with servers, Spark and kill -9: 20 to 26 minutes on two cores'
+	@echo 'make test    everything, with servers, Spark and kill -9: 20 to 30 minutes on two cores'
 	@echo 'make soak    random and repeated tests for longer, and make clients: some hours'
 	@echo 'make clients the suites of drivers, from their registries, against a server: some hours'
 	@echo 'make demo    DAYS=1 of flights through a server, its change stream and Spark into a table'

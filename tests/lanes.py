@@ -114,8 +114,9 @@ STATIC: Final = Lane(
     ),
 )
 PROCESSES: Final = int(os.environ.get("PROCESSES", "2"))
-FAST: Final = shared("fast", "not slow", TEST_S, files_with(), PROCESSES)
-QUICK: Final = shared("fast", "not slow and not long", TEST_S, files_with(), PROCESSES, HEADRACE_FEW_EXAMPLES="1")
+WHOLE: Final = shared("fast", "not slow", TEST_S, files_with(), PROCESSES)
+FAST: Final = shared("fast", "not slow", TEST_S, files_with(), PROCESSES + 1, HEADRACE_EXAMPLES_DIVISOR="2")
+QUICK: Final = shared("fast", "not slow and not long", TEST_S, files_with(), PROCESSES, HEADRACE_EXAMPLES_DIVISOR="4")
 # One process with one session of Spark. The tests of the other lanes start processes, and wait for them often: one lane
 # more than there are processors.
 SPARK: Final = tests("spark", "spark and not process and not soak", LONG_TEST_S, files_with("spark"))
@@ -129,7 +130,7 @@ PROCESS: Final = shared(
 GROUPS: Final = {
     "check": ((STATIC, *QUICK),),
     "clients": ((tests("clients", "soak", 0, paths=("tests/clients",)),),),
-    "soak": ((tests("soak", "soak", 0),),),
+    "soak": (WHOLE, (tests("soak", "soak", 0),)),
     "test": ((STATIC, *FAST), (SPARK, *PROCESS)),
 }
 
