@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import heapq
+import random
 import weakref
+from collections.abc import Callable
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,3 +112,56 @@ def test_neither_a_deadline_that_was_met_nor_one_that_was_not_leaves_garbage() -
         finally:
             gc.enable()
             loop.close()
+
+
+class VirtualLoop:
+    """A loop whose time passes only from one call to the next."""
+
+    def __init__(self) -> None:
+        self._now, self._order, self._calls = 0.0, count(), list[Any]()
+
+    def time(self) -> float:
+        return self._now
+
+    def call_at(self, when: float, callback: Callable[..., object], *arguments: Any) -> Any:
+        handle = SimpleNamespace(is_cancelled=False)
+        handle.cancel = lambda: setattr(handle, "is_cancelled", True)
+        heapq.heappush(self._calls, (when, next(self._order), handle, callback, arguments))
+        return handle
+
+    def call_soon(self, callback: Callable[..., object], *arguments: Any) -> Any:
+        return self.call_at(self._now, callback, *arguments)
+
+    def run_until(self, end: float) -> None:
+        while self._calls and self._calls[0][0] <= end:
+            when, _, handle, callback, arguments = heapq.heappop(self._calls)
+            self._now = max(self._now, when)
+            if not handle.is_cancelled:
+                callback(*arguments)
+        self._now = end
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_of_many_commands_of_a_connection_ends_at_its_event_or_at_its_deadline(seed: int) -> None:
+    choose, loop = random.Random(seed), VirtualLoop()
+    notifier = notifier_of(loop)  # type: ignore[arg-type]
+    peer: Any = Peer(loop)  # type: ignore[arg-type]
+    for number in range(300):
+        began_ms, wait_ms = (
+            loop.time() * 1000.0,
+            choose.choice([1.0, 20.0, 1000.0, 30_000.0]) * choose.uniform(0.5, 1.0),
+        )
+        request = Request("getMore", "shop", b"", {}, peer.client, {"getMore": 1})
+        notifier.park(peer, COMMAND, request, Wait(wait_ms, "shop.orders"))
+        event_ms = wait_ms * choose.choice([0.1, 0.9, 2.0])
+        loop.run_until((began_ms + min(event_ms, wait_ms)) / 1000.0 - 1e-6)
+        assert len(peer.woken) == number
+        loop.run_until((began_ms + event_ms) / 1000.0 + 1e-6)
+        if event_ms < wait_ms:
+            notifier.wake_key("shop.orders")
+        loop.run_until(loop.time() + choose.choice([1e-6, 0.5]))
+        assert len(peer.woken) == number + 1 and peer.woken[-1][1] == (event_ms > wait_ms)
+        assert peer.waiting is None
+    notifier.leave(peer)
+    loop.run_until(loop.time() + 60.0)
+    assert len(peer.woken) == 300
