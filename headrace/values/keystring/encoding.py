@@ -66,6 +66,9 @@ NAN: Final = b"\x1e"
 
 _POSITIVE: Final = tuple(bytes((0x2B + k - 1,)) for k in range(9))
 _NEGATIVE: Final = tuple(bytes((0x27 - k + 1,)) for k in range(9))
+_POSITIVE_LEAST: Final = tuple(0x2B + k - 1 << 8 * k for k in range(9))
+_NEGATIVE_MOST: Final = tuple((0x27 - k + 2 << 8 * k) - 1 for k in range(9))
+"""Each kind with `k` bytes after it, as one number: an integer's keystring is the sum or the difference."""
 _ALL_ONES: Final = (1 << 64) - 1
 _FRACTION_SCALES: Final = tuple(float(256**k) for k in range(8))
 
@@ -89,18 +92,18 @@ _two_words: Final = Struct("<QQ").unpack
 
 
 def integer_key(number: int) -> bytes:
-    """The keystring of an integer of at most 64 bits."""
+    """The keystring of an integer. One of more than 64 bits raises the error of `encode_values`."""
     if number > 0:
         shifted = number << 1
         size = (shifted.bit_length() + 7) >> 3
-        return _POSITIVE[size] + shifted.to_bytes(size, "big")
+        return (_POSITIVE_LEAST[size] + shifted).to_bytes(size + 1, "big") if size <= 8 else encode_values((number,))
     if number == 0:
         return ZERO
     if number == -TWO_63:
         return double_key(-float(TWO_63))
     shifted = -number << 1
     size = (shifted.bit_length() + 7) >> 3
-    return _NEGATIVE[size] + ((1 << 8 * size) - 1 - shifted).to_bytes(size, "big")
+    return (_NEGATIVE_MOST[size] - shifted).to_bytes(size + 1, "big") if size <= 8 else encode_values((number,))
 
 
 def double_key(number: float, mark: int = MARK_EQUAL) -> bytes:
@@ -365,16 +368,12 @@ def _text(value: str) -> bytes:
     return b"<" + (text.replace(b"\0", b"\0\xff") if b"\0" in text else text) + b"\0"
 
 
-def _integer(value: int) -> bytes:
-    return integer_key(value) if -(1 << 63) <= value < 1 << 63 else encode_values((value,))
-
-
 DIRECT_ENCODERS: Final[dict[type, Callable[[Any], bytes]]] = {
     bool: lambda value: b"\x6f" if value else b"\x6e",
     DatetimeMS: lambda value: b"\x78" + (int(value) + (1 << 63)).to_bytes(8, "big"),
     float: double_key,
-    int: _integer,
-    Int64: _integer,
+    int: integer_key,
+    Int64: integer_key,
     type(None): lambda value: b"\x14",
     ObjectId: lambda value: b"d" + value.binary,
     str: _text,
