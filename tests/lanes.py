@@ -80,15 +80,13 @@ def tests(name: str, marks: str, test_s: int, paths: tuple[str, ...] = ()) -> La
     return Lane(name, ((sys.executable, "-m", "pytest", *timeout, "-m", marks, *paths),))
 
 
-def shared(
-    name: str, marks: str, test_s: int, files: tuple[str, ...], count: int, **environment: str
-) -> tuple[Lane, ...]:
-    """Lanes of pytest, `count` of them, that take these files from one list."""
+def shared(name: str, marks: str, test_s: int, files: tuple[str, ...], **environment: str) -> tuple[Lane, ...]:
+    """Lanes of pytest, `PROCESSES` of them, that take these files from one list."""
     queue = str(LOGS / f"{name}.files")
     (command,) = tests(name, marks, test_s).commands
     command = (*command, "-p", "tests.file_queue", f"--file-queue={queue}", "-o", "console_output_style=classic")
     lane = Lane(name, (command,), tuple(environment.items()), files, queue)
-    return tuple(replace(lane, name=f"{name}-{number + 1}") for number in range(count))
+    return tuple(replace(lane, name=f"{name}-{number + 1}") for number in range(PROCESSES))
 
 
 def files_with(*marks: str) -> tuple[str, ...]:
@@ -113,19 +111,15 @@ STATIC: Final = Lane(
         (str(BIN / "mypy"), "headrace"),
     ),
 )
-PROCESSES: Final = int(os.environ.get("PROCESSES", "2"))
-WHOLE: Final = shared("fast", "not slow", TEST_S, files_with(), PROCESSES)
-FAST: Final = shared("fast", "not slow", TEST_S, files_with(), PROCESSES + 1, HEADRACE_EXAMPLES_DIVISOR="2")
-QUICK: Final = shared("fast", "not slow and not long", TEST_S, files_with(), PROCESSES, HEADRACE_EXAMPLES_DIVISOR="4")
-# One process with one session of Spark. The tests of the other lanes start processes, and wait for them often: one lane
-# more than there are processors.
+# One more than the processors of CI, as tests wait for a fifth of their time.
+PROCESSES: Final = int(os.environ.get("PROCESSES", "3"))
+WHOLE: Final = shared("fast", "not slow", TEST_S, files_with())
+FAST: Final = shared("fast", "not slow", TEST_S, files_with(), HEADRACE_EXAMPLES_DIVISOR="2")
+QUICK: Final = shared("fast", "not slow and not long", TEST_S, files_with(), HEADRACE_EXAMPLES_DIVISOR="4")
+# One process with one session of Spark. The tests of the other lanes start processes, and wait for them often.
 SPARK: Final = tests("spark", "spark and not process and not soak", LONG_TEST_S, files_with("spark"))
 PROCESS: Final = shared(
-    "process",
-    "(process or network and not spark) and not soak",
-    LONG_TEST_S,
-    files_with("process", "network"),
-    PROCESSES + 1,
+    "process", "(process or network and not spark) and not soak", LONG_TEST_S, files_with("process", "network")
 )
 GROUPS: Final = {
     "check": ((STATIC, *QUICK),),
