@@ -19,7 +19,7 @@ from pymongo import MongoClient
 import headrace
 from headrace.spark.jobs.job_file import read_job
 from headrace.spark.jobs.report import verify_job
-from tests.spark.support.other_pyspark import cache
+from tests.spark.support.other_pyspark import PIP, cache
 
 pytestmark = [pytest.mark.network, pytest.mark.process, pytest.mark.spark]
 
@@ -52,16 +52,9 @@ def installed(name: str) -> Path:
         with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
             made = Path(temporary) / "made"
             subprocess.run([sys.executable, "-m", "venv", made], check=True)
-            pip = [
-                made / "bin" / "python",
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--no-compile",
-                "--disable-pip-version-check",
-            ]
-            done = subprocess.run([*pip, *TESTED[name]], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [made / "bin" / "python", *PIP, *TESTED[name]], capture_output=True, text=True, check=False
+            )
             if done.returncode:
                 pytest.skip(f"{name} cannot be installed: {done.stderr.strip().splitlines()[-1]}")
             made.rename(folder)

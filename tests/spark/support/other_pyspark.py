@@ -13,6 +13,8 @@ import pytest
 
 # What pip says where no index can be reached, or none has the package.
 _UNREACHABLE: Final = ("No matching distribution found", "Connection", "Temporary failure in name resolution")
+PIP: Final = ("-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
+"""Python's arguments to install packages, which are compiled when they are first imported."""
 _CHECKOUT: Final = Path(__file__).parents[3]
 
 
@@ -40,19 +42,8 @@ def environment_with_pyspark(version: str) -> dict[str, str]:
 
 def _install(version: str, folder: Path) -> None:
     """From whatever index pip is set to; without constraints, which name the other version."""
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-compile",
-        "--disable-pip-version-check",
-        "--no-deps",
-    ]
-    done = subprocess.run(
-        [*pip, "--target", str(folder), f"pyspark=={version}"], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, *PIP, "--no-deps", "--target", str(folder), f"pyspark=={version}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode and any(word in done.stderr for word in _UNREACHABLE):
         pytest.skip(f"PySpark {version} cannot be had: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
