@@ -10,8 +10,6 @@ STAMP := $(VENV)/.headrace-installed
 WARM := $(VENV)/cache/.warm
 TESTED := XDG_CACHE_HOME=$(CURDIR)/$(VENV)/cache $(BIN)/python
 DAYS ?= 1
-# The tests run in so many processes, those with Spark in one; tests/lanes.py says what else runs side by side.
-export PROCESSES ?= 3
 
 .PHONY: help setup check test soak clients demo bench docs warm clean
 

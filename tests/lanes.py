@@ -111,8 +111,8 @@ STATIC: Final = Lane(
         (str(BIN / "mypy"), "headrace"),
     ),
 )
-# One more than the processors of CI, as tests wait for a fifth of their time.
 PROCESSES: Final = int(os.environ.get("PROCESSES", "3"))
+"""Lanes that share a list of files: one more than CI has cores, as tests wait for a fifth of their time."""
 WHOLE: Final = shared("fast", "not slow", TEST_S, files_with())
 FAST: Final = shared("fast", "not slow", TEST_S, files_with(), HEADRACE_EXAMPLES_DIVISOR="2")
 QUICK: Final = shared("fast", "not slow and not long", TEST_S, files_with(), HEADRACE_EXAMPLES_DIVISOR="4")

@@ -160,6 +160,7 @@ class Notifier:
                 self._core.writer.call_after_writes(self._run_woken)
 
     def _set_timer(self, peer: Peer, at_ms: float) -> None:
+        """Set the peer's timer, instead of the one that it may have."""
         if peer.wait_timer is not None:
             peer.wait_timer.cancel()
         peer.timer_ms = at_ms

@@ -124,7 +124,7 @@ class BuildPart(NamedTuple):
     number: int
     """The number of the index whose entries are put now. The indexes before it have all entries of the document."""
     key: bytes
-    """The last key that was put."""
+    """The last key that was put; empty if none was."""
     left: list[tuple[bytes, bytes]]
     """The entries to put, in order, if the document has not changed."""
 

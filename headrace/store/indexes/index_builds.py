@@ -90,20 +90,20 @@ def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.BUILD
     for index in build.indexes:
         if part is not None and index.number < part.number:
             continue
-        is_begun = part is not None and index.number == part.number
-        if part is not None and is_begun and part.document == documents[0]:
-            entries = part.left
+        begun = part if part is not None and part.number == index.number else None
+        if begun is not None and begun.document == documents[0]:
+            entries = begun.left
         else:
             entries, traits = index_entries.stored_entries_of_many(index, documents, key_count_max)
             if traits:
                 txn.catalog.add_traits(txn.kv, collection_of(txn, build), index, traits)
             entries.sort()
-            if part is not None and is_begun:
-                entries = entries[bisect_right(entries, part.key, key=itemgetter(0)) :]
-        left: list[tuple[bytes, bytes]] = []
-        if len(documents) == 1 and len(entries) > limits.BUILD_ENTRY_COUNT:
-            count = limits.BUILD_ENTRY_COUNT if is_begun else 0  # to make the entries is a step of its own
-            entries, left = entries[:count], entries[count:]
+            if begun is not None:
+                entries = entries[bisect_right(entries, begun.key, key=itemgetter(0)) :]
+        count = len(entries)
+        if len(documents) == 1 and count > limits.BUILD_ENTRY_COUNT:
+            count = limits.BUILD_ENTRY_COUNT if begun is not None else 0  # making many entries is a step of its own
+        entries, left = entries[:count], entries[count:]
         index_entries.put_new(txn, collection_of(txn, build), index, entries, documents)
         if left:
             part = BuildPart(documents[0], index.number, entries[-1][0] if entries else b"", left)

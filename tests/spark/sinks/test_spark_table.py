@@ -89,7 +89,7 @@ def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 of_each = pytest.mark.parametrize("programs", TESTED, indirect=True)
-# For long tests that hardly depend on the format: Delta takes twice as long. Each way to commit is a sink's of each.
+# A history commits as a mirror does, with MERGE, so Delta's is in soak.
 of_sinks = pytest.mark.parametrize(
     ("programs", "sink"),
     [
@@ -102,6 +102,7 @@ of_sinks = pytest.mark.parametrize(
     ],
     indirect=["programs"],
 )
+# For long tests that hardly depend on the format: Delta takes twice as long.
 of_each_in_soak = pytest.mark.parametrize(
     "programs", ["iceberg", pytest.param("delta", marks=pytest.mark.soak)], indirect=True
 )
